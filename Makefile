@@ -1,0 +1,52 @@
+# Two commands do all the set-up: `make demo` and `make test`. `make help` lists the rest.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+UV     := $(BIN)/uv
+STAMP  := $(VENV)/.installed
+ARGS   ?=
+export PYTHONDONTWRITEBYTECODE ?= 1
+export UV_LINK_MODE ?= hardlink
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test lint types bench lock clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+env: $(STAMP)  ## create the environment (.venv) from the lock
+
+$(VENV)/bin/uv: requirements/uv.txt
+	@command -v $(PYTHON) >/dev/null || { echo "EMEP needs Python 3.11: $(PYTHON) was not found; name one with PYTHON=..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@touch $@
+
+$(STAMP): requirements.lock pyproject.toml $(VENV)/bin/uv
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP)  ## the main job on an embedded default; ARGS=--exit stops when done
+	$(BIN)/emep demo $(ARGS)
+
+test: $(STAMP)  ## unit, conformance, pipeline and demo tests
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)  ## ruff and the layers' import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(STAMP)  ## mypy, strict on the core
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## benchmarks; figures are ratios against a peer or a limit in the same run
+	$(BIN)/python -m pytest tests/benchmarks -o testpaths=tests/benchmarks -s $(ARGS)
+
+lock: $(VENV)/bin/uv  ## write requirements.lock anew from pyproject.toml
+	$(UV) pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements.lock
+	printf 'uv==%s\n' "$$($(UV) --version | cut -d' ' -f2)" | $(UV) pip compile - --universal --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet -o requirements/uv.txt
+
+clean:  ## remove the environment and the demo's folder
+	rm -rf $(VENV) .emep

@@ -1,0 +1,1 @@
+"""EMEP engines."""
