@@ -1,4 +1,4 @@
-"""The policy file: classes, queues, weights, preemption, time limits and quotas, as data that is validated on load."""
+"""The policy file: classes, queues, weights, preemption, limits and quotas, as data validated on load."""
 
 from emep.policy.describe import describe
 from emep.policy.errors import PolicyError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from emep.policy.errors import Path
@@ -32,13 +33,13 @@ def _check_tiers(policy: Policy, root: Value) -> None:
         for index, name in enumerate(names):
             if name in seen:
                 raise root.at(None, "tiers", tier, index).error(
-                    f"class {name!r} is in tier {seen[name]} already: a class stands in one tier, take it out of one"
+                    f"class {name!r} is in tier {seen[name]} already: take it out of one of them"
                 )
             seen[name] = tier
 
 
 def _check_preemption_cycles(policy: Policy, root: Value) -> None:
-    """No job may, through whatever others, be evicted by what it may evict: matrices and tiers taken together."""
+    """No job may, through others, be evicted by what it may evict: matrices and tiers taken together."""
     done: set[Pair] = set()
     for queue, rules in policy.queues.items():
         for name in rules.classes:
@@ -63,7 +64,7 @@ def _find_cycle(policy: Policy, pair: Pair, walked: list[Pair], done: set[Pair])
 def _cycle_error(policy: Policy, cycle: list[Pair], root: Value) -> Exception:
     """The error, at a matrix entry of the cycle that goes up or level: tiers alone only ever go down."""
     ring = [*cycle, cycle[0]]
-    steps = [step for step in zip(ring, ring[1:], strict=False) if step[0][0] == step[1][0]]
+    steps = [step for step in pairwise(ring) if step[0][0] == step[1][0]]
     (queue, name), (_, victim) = min(
         steps, key=lambda step: policy.classes[step[0][1]] - policy.classes[step[1][1]]
     )
@@ -87,7 +88,7 @@ def _check_guarantee_pools(policy: Policy, name: str, root: Value) -> None:
     for pool in rules.guaranteed_gpus:
         if rules.pools is not None and pool not in rules.pools:
             raise root.at(None, "queues", name, "guaranteed_gpus", pool).error(
-                f"guarantees GPUs in pool {pool!r}, which the queue may not use: add it to queues.{name}.pools"
+                f"guarantees GPUs in pool {pool!r}, which is not the queue's: add it to queues.{name}.pools"
             )
 
 
@@ -96,7 +97,7 @@ def _check_project(rules: ProjectPolicy, path: Path, root: Value) -> None:
     below = sum(sum(child.guaranteed_gpus.values()) for child in _descendants(rules))
     if rules.max_gpus is not None and below > rules.max_gpus:
         raise root.at(None, *path, "max_gpus").error(
-            f"is {rules.max_gpus}, but the projects below are guaranteed {below} GPUs: raise it or lower theirs"
+            f"is {rules.max_gpus}, but projects below are guaranteed {below} GPUs: raise it or lower theirs"
         )
     for name, child in rules.projects.items():
         if name in rules.users:
@@ -115,8 +116,8 @@ def _descendants(rules: ProjectPolicy) -> Iterator[ProjectPolicy]:
 def _check_order_of_times(policy: Policy, root: Value) -> None:
     if policy.lease.expiry <= policy.lease.heartbeat:
         raise root.at(None, "lease", "expiry").error(
-            f"is {policy.lease.expiry:g} s, not more than a heartbeat of {policy.lease.heartbeat:g} s: every lease "
-            "would be lost, make it several heartbeats"
+            f"is {policy.lease.expiry:g} s, not more than a heartbeat of {policy.lease.heartbeat:g} s: "
+            "every lease would be lost, make it several heartbeats"
         )
     if policy.retries.max_backoff < policy.retries.backoff:
         raise root.at(None, "retries", "max_backoff").error(

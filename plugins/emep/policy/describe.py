@@ -9,7 +9,7 @@ from emep.policy.model import Policy
 
 
 def describe(policy: Policy) -> dict[str, object]:
-    """JSON-serialisable mapping; read back by ``parse_policy`` it gives an equal policy (but for ``named``)."""
+    """JSON-serialisable mapping; ``parse_policy`` makes an equal policy of it (but for ``named``)."""
     result = {
         item.name: _plain(getattr(policy, item.name))
         for item in dataclasses.fields(policy)

@@ -12,8 +12,8 @@ Path = tuple[PathPart, ...]
 class PolicyError(ValueError):
     """A policy that cannot be used: one sentence that names the source, the path to the key and the fix.
 
-    ``path`` is the key's path as people write it (``queues.merge.preempts.critical[1]``), ``line`` the line of the
-    file where a file was read, ``problem`` the sentence without either.
+    ``path`` is the key's path as people write it (``queues.merge.preempts.critical[1]``), ``line`` its
+    line in the file that was read, ``problem`` the sentence without either.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path as FilePath
@@ -20,13 +21,15 @@ _DEFAULT = "default.yaml"
 def default_policy() -> Policy:
     """The policy that ships with EMEP: whatever a policy file leaves out is taken from here."""
     text = resources.files("emep.policy").joinpath(_DEFAULT).read_text(encoding="utf-8")
-    return parse_policy_text(text, source=f"emep/policy/{_DEFAULT}", base=Policy())
+    policy = parse_policy_text(text, source=f"emep/policy/{_DEFAULT}", base=Policy())
+    return replace(policy, named=frozenset())
 
 
 def load_policy(path: str | FilePath) -> Policy:
     """Read a policy file over the default policy.
 
-    Raises PolicyError with the file, the line, the path to the key and the fix; also where the file cannot be read.
+    Raises PolicyError with the file, the line, the path to the key and the fix; also where the file cannot be
+    read.
     """
     try:
         text = FilePath(path).read_text(encoding="utf-8")
@@ -70,7 +73,7 @@ def parse_policy_text(text: str, source: str = "policy", base: Policy | None = N
 
 
 def _refuse_repeated_keys(node: yaml.Node | None, path: Path, source: str) -> None:
-    """YAML takes the last of two equal keys without a word; a policy half of which is ignored is no policy."""
+    """YAML takes the last of two equal keys without a word; half a policy would be ignored unseen."""
     if isinstance(node, yaml.MappingNode):
         seen: set[Any] = set()
         for key, value in node.value:

@@ -1,6 +1,7 @@
-"""The policy as the scheduler, the ledger and the simulator see it: frozen values and the questions asked of them.
+"""The policy as scheduler, ledger and simulator see it: frozen values and the questions asked of them.
 
-Attribute names are the keys of the policy file. Durations are seconds (float); None where the file says ``none``.
+Attribute names are the keys of the policy file. Durations are seconds (float), None where the file says
+``none``.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class ClassRestriction:
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """One queue: its classes, who preempts whom inside it, and what its jobs get when they ask for nothing."""
+    """One queue: its classes, who preempts whom inside it, what its jobs get when they ask for nothing."""
 
     weight: float = 1.0
     classes: tuple[str, ...] = ("high", "normal", "low")
@@ -151,8 +152,8 @@ class Policy:
     queues: Mapping[str, QueuePolicy] = field(default_factory=dict)
     projects: Mapping[str, ProjectPolicy] = field(default_factory=dict)
     gpu_billing: Mapping[str, float] = field(default_factory=dict)
-    named: frozenset[str] = frozenset()
-    """Paths that the policy file itself named (``queues.merge.pending_ttl``); all else is the default policy."""
+    named: frozenset[str] = field(default=frozenset(), compare=False)
+    """Paths that the file itself named (``queues.merge.pending_ttl``); all else is the default policy."""
 
     _tier_of: Mapping[str, int] = field(init=False, repr=False, compare=False, default_factory=dict)
     _victims: Mapping[tuple[str, str], frozenset[tuple[str, str]]] = field(
@@ -186,7 +187,7 @@ class Policy:
         return self.classes[self.canonical_class(name)]
 
     def tier(self, name: str) -> int | None:
-        """Rank of the class's tier, 0 the highest; None for a class in no tier (only its own queue's matrix counts)."""
+        """Rank of the class's tier, 0 the highest; None: in no tier, only its own queue's matrix counts."""
         return self._tier_of.get(self.canonical_class(name))
 
     def may_use_class(self, name: str, dag_id: str | None, roles: Iterable[str]) -> bool:
@@ -199,8 +200,8 @@ class Policy:
     def may_preempt(self, queue: str, name: str, victim_queue: str, victim_name: str) -> bool:
         """Whether a job of class ``name`` in ``queue`` may evict one of ``victim_name`` in ``victim_queue``.
 
-        Classes only: whether that one job is preemptible (its own field, else its queue's) and the pools are shared
-        is for the caller to know.
+        Classes only: whether that one job is preemptible (its own field, else its queue's) and the pools are
+        shared is for the caller to know.
         """
         victim = (victim_queue, self.canonical_class(victim_name))
         return victim in self._victims.get((queue, self.canonical_class(name)), ())
@@ -263,7 +264,7 @@ class Policy:
         return 1.0 if rule is None else rule.weight
 
     def may_charge(self, project: str, user: str) -> bool:
-        """Whether the user may charge the project: the nearest ``members`` list on the way up decides, none: yes."""
+        """Whether the user may charge the project: the nearest ``members`` list upwards decides."""
         for _, rules in reversed(list(self.project_chain(project))):
             if rules.members is not None:
                 return user in rules.members
@@ -272,8 +273,8 @@ class Policy:
     def billing(self, gpu_type: str) -> float:
         """What one second of such a GPU is charged.
 
-        The label itself if it is a key; else the longest key that is one of the label's words, so that ``H100``
-        bills ``NVIDIA-H100-80GB-HBM3``; else 1.
+        The label itself if it is a key; else the longest key that is one of the label's words, so that
+        ``H100`` bills ``NVIDIA-H100-80GB-HBM3``; else 1.
         """
         exact = self.gpu_billing.get(gpu_type)
         if exact is not None:
@@ -285,7 +286,7 @@ class Policy:
     # ---- variants ------------------------------------------------------------------------------------------
 
     def for_simulation(self) -> Policy:
-        """The policy as the simulator reads it: queues' time limits count only where the file itself named them."""
+        """The policy as the simulator reads it: queues' time limits count only where the file named them."""
         queues = {
             name: replace(
                 rules,
@@ -303,8 +304,8 @@ class Policy:
     def with_weights(self, overrides: Mapping[str, float]) -> Policy:
         """The policy with an operator's weights over the file's.
 
-        Keys are entities: ``queue:merge``, ``project:org/team``, ``user:org/team/alice``. Raises ValueError for a
-        weight below 0 or another form of key.
+        Keys are entities: ``queue:merge``, ``project:org/team``, ``user:org/team/alice``. Raises ValueError
+        for a weight below 0, an unknown queue or another form of key.
         """
         queues, projects = dict(self.queues), self.projects
         for entity, weight in overrides.items():
@@ -325,7 +326,7 @@ class Policy:
         return replace(self, queues=queues, projects=projects)
 
     def describe(self) -> dict[str, object]:
-        """The policy as plain JSON values in the file's own shape (durations in seconds), for ``GET /policy``."""
+        """The policy as plain JSON values in the file's own shape (durations in seconds)."""
         from emep.policy.describe import describe
 
         return describe(self)

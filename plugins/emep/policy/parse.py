@@ -35,8 +35,8 @@ def parse_policy(
 ) -> Policy:
     """The policy that ``mapping`` (a policy file's content) describes; what it leaves out is ``base``'s.
 
-    ``base`` is the default policy when None. Pure. Raises PolicyError naming ``source``, the path to the key and what
-    would be right.
+    ``base`` is the default policy when None. Pure. Raises PolicyError naming ``source``, the path to the key
+    and what would be right.
     """
     if base is None:
         from emep.policy.load import default_policy
@@ -183,7 +183,7 @@ def _queues(value: Value | None, base: Policy, classes: Mapping[str, float]) -> 
 
 
 def _fit_to_classes(rules: QueuePolicy, classes: Iterable[str]) -> QueuePolicy:
-    """A base's queue without what the file has taken away; one that loses all its classes gets those there are."""
+    """A base's queue without classes that the file takes away; one that loses all gets those there are."""
     kept = tuple(name for name in rules.classes if name in classes) or tuple(classes)
     return replace(rules, classes=kept, preempts=_restrict(rules.preempts, kept))
 
@@ -219,7 +219,7 @@ def _queue(value: Value, base: QueuePolicy, classes: Mapping[str, float]) -> Que
     if "preempts" in found:
         matrix = _matrix(found["preempts"], own)
     if not matrix and "preemptible" not in found:
-        # A queue whose preemption is "none" neither preempts nor is preempted, unless the file says otherwise.
+        # Preemption "none": neither preempts nor is preempted, unless the file says otherwise.
         read["preemptible"] = False
     elif matrix and "preempts" in found and "preemptible" not in found and not base.preempts:
         read["preemptible"] = True
@@ -237,7 +237,7 @@ def _matrix(value: Value, classes: tuple[str, ...]) -> dict[str, tuple[str, ...]
         return {}
     result: dict[str, tuple[str, ...]] = {}
     for key, item in value.items():
-        victims = item.at([], *()).raw if item.raw in (None, "none") else item.raw
+        victims = [] if item.raw in (None, "none") else item.raw
         name = _class_name(item, key, classes)
         if name in result:
             raise item.error(f"{name!r} is listed twice: name it once")
