@@ -1,0 +1,45 @@
+"""Names and secrets of the ledger: job ids that sort by time, allocation ids, lease tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+
+LEASE_PREFIX = "emep-lease."
+AGENT_PREFIX = "emep-agent."
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def _base32(value: int, length: int) -> str:
+    digits = []
+    for _ in range(length):
+        value, digit = divmod(value, 32)
+        digits.append(_ALPHABET[digit])
+    return "".join(reversed(digits))
+
+
+def new_job_id(now: float) -> str:
+    """An id of 16 characters that sorts by ``now`` (seconds since 1970): 9 of milliseconds, 7 (35 bits) random."""
+    return _base32(int(now * 1000), 9) + _base32(secrets.randbits(35), 7)
+
+
+def allocation_id(job_id: str, epoch: int) -> str:
+    """The one allocation of a job in an epoch."""
+    return f"{job_id}-{epoch}"
+
+
+def lease_token(key: bytes, allocation: str, epoch: int) -> str:
+    """The bearer token of an allocation's holder; the same again for the same epoch, so an order can be repeated."""
+    digest = hmac.new(key, f"{allocation}:{epoch}".encode(), hashlib.sha256).hexdigest()
+    return LEASE_PREFIX + digest
+
+
+def token_digest(token: str) -> str:
+    """What is stored of a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def same_secret(given: str, expected: str) -> bool:
+    """Whether both are equal, in a time that does not tell where they differ."""
+    return hmac.compare_digest(given.encode(), expected.encode())

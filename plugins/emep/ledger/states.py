@@ -1,0 +1,147 @@
+"""The state machines of jobs and allocations: every state, every event, every move, in one table each.
+
+Whatever is not in the table is refused with ``IllegalMoveError`` (409). Callers move rows with an UPDATE that is
+guarded by id, epoch and the state they saw; this module only says what is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from emep.api.schemas import ENDED_STATES, JobState
+from emep.exceptions import IllegalMoveError
+
+
+class JobEvent(str, Enum):
+    """What happens to a job."""
+
+    GRANTED = "granted"
+    """The planner gave it GPUs."""
+    STARTED = "started"
+    """First heartbeat of its supervisor."""
+    TOLD_TO_YIELD = "told_to_yield"
+    """Preemption, drain, bad GPU, time limit or cancel of running work."""
+    YIELDED = "yielded"
+    """It made room and goes back to its place in the queue."""
+    REQUEUED = "requeued"
+    """Infrastructure was lost under it."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    """Pending longer than its queue allows."""
+    DIED = "died"
+    """Requeues or tries are used up."""
+
+
+class AllocationState(str, Enum):
+    """States of an allocation."""
+
+    GRANTED = "granted"
+    ACTIVE = "active"
+    YIELDING = "yielding"
+    RELEASED = "released"
+    LOST = "lost"
+
+
+class AllocationEvent(str, Enum):
+    """What happens to an allocation."""
+
+    HEARTBEAT = "heartbeat"
+    TOLD_TO_YIELD = "told_to_yield"
+    RELEASED = "released"
+    LOST = "lost"
+
+
+class YieldCause(str, Enum):
+    """Why running work was told to checkpoint and exit; decides where the job goes afterwards."""
+
+    PREEMPTION = "preemption"
+    DRAIN = "drain"
+    UNHEALTHY = "unhealthy"
+    TIME_LIMIT = "time_limit"
+    CANCEL = "cancel"
+
+
+_P, _S, _R, _Y = JobState.PENDING, JobState.STARTING, JobState.RUNNING, JobState.YIELDING
+
+JOB_MOVES: Mapping[JobState, Mapping[JobEvent, JobState]] = {
+    _P: {
+        JobEvent.GRANTED: _S,
+        JobEvent.EXPIRED: JobState.EXPIRED,
+        JobEvent.CANCELLED: JobState.CANCELLED,
+        JobEvent.DIED: JobState.DEAD,
+    },
+    _S: {
+        JobEvent.STARTED: _R,
+        JobEvent.REQUEUED: _P,
+        JobEvent.YIELDED: _P,
+        JobEvent.FAILED: JobState.FAILED,
+        JobEvent.DIED: JobState.DEAD,
+        JobEvent.CANCELLED: JobState.CANCELLED,
+    },
+    _R: {
+        JobEvent.COMPLETED: JobState.COMPLETED,
+        JobEvent.FAILED: JobState.FAILED,
+        JobEvent.DIED: JobState.DEAD,
+        JobEvent.TOLD_TO_YIELD: _Y,
+        JobEvent.REQUEUED: _P,
+    },
+    _Y: {
+        JobEvent.YIELDED: _P,
+        JobEvent.REQUEUED: _P,
+        JobEvent.COMPLETED: JobState.COMPLETED,
+        JobEvent.FAILED: JobState.FAILED,
+        JobEvent.DIED: JobState.DEAD,
+        JobEvent.CANCELLED: JobState.CANCELLED,
+    },
+}
+"""Jobs enter as ``pending`` or ``rejected``. ``DIED`` of work that ran is a last try that failed (a dead letter)."""
+
+ALLOCATION_MOVES: Mapping[AllocationState, Mapping[AllocationEvent, AllocationState]] = {
+    AllocationState.GRANTED: {
+        AllocationEvent.HEARTBEAT: AllocationState.ACTIVE,
+        AllocationEvent.RELEASED: AllocationState.RELEASED,
+        AllocationEvent.LOST: AllocationState.LOST,
+    },
+    AllocationState.ACTIVE: {
+        AllocationEvent.HEARTBEAT: AllocationState.ACTIVE,
+        AllocationEvent.TOLD_TO_YIELD: AllocationState.YIELDING,
+        AllocationEvent.RELEASED: AllocationState.RELEASED,
+        AllocationEvent.LOST: AllocationState.LOST,
+    },
+    AllocationState.YIELDING: {
+        AllocationEvent.HEARTBEAT: AllocationState.YIELDING,
+        AllocationEvent.RELEASED: AllocationState.RELEASED,
+        AllocationEvent.LOST: AllocationState.LOST,
+    },
+}
+
+LIVE_JOB_STATES = frozenset(JobState) - ENDED_STATES
+HOLDING_JOB_STATES = frozenset({_S, _R, _Y})
+"""Jobs in these have an allocation that is not over."""
+LIVE_ALLOCATION_STATES = frozenset(ALLOCATION_MOVES)
+
+
+def move_job(state: JobState | str, event: JobEvent) -> JobState:
+    """The state after ``event``; raises IllegalMoveError where the table has no such move."""
+    before = JobState(state)
+    after = JOB_MOVES.get(before, {}).get(event)
+    if after is None:
+        raise IllegalMoveError(
+            f"a job that is {before.value} cannot be {event.value.replace('_', ' ')}", state=before.value
+        )
+    return after
+
+
+def move_allocation(state: AllocationState | str, event: AllocationEvent) -> AllocationState:
+    """The state after ``event``; raises IllegalMoveError where the table has no such move."""
+    before = AllocationState(state)
+    after = ALLOCATION_MOVES.get(before, {}).get(event)
+    if after is None:
+        raise IllegalMoveError(
+            f"an allocation that is {before.value} cannot be {event.value.replace('_', ' ')}",
+            state=before.value,
+        )
+    return after

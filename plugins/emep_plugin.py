@@ -1,0 +1,3 @@
+"""What Airflow's plugin loader executes: the package beside it is kept from the loader by ``.airflowignore``."""
+
+from emep.plugin import EmepPlugin as EmepPlugin
