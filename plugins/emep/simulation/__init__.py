@@ -1,1 +1,1 @@
-"""EMEP."""
+"""The simulator: trace readers, a virtual clock around ``emep.scheduling.plan``, and the report."""
