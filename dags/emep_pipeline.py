@@ -1,0 +1,42 @@
+"""
+### Merge, evolve, evaluate
+
+The main job: merges a recipe at its starting values, evolves the parameters that the recipe leaves open,
+merges the best recipe, evaluates it on tasks that the search never saw, and ends with a scoreboard: base,
+each parent, uniform averages and the evolved merge, for each task and combined, with standard errors.
+"""
+
+from airflow.sdk import dag
+
+from emep.dagkit import inputs, params, tasks
+from emep.dagkit.settings import dag_arguments
+
+
+@dag(
+    doc_md=__doc__,
+    tags=["emep", "merge", "evolve", "evaluate"],
+    params={
+        **params.recipe(search=True),
+        **params.output_name("evolved"),
+        **params.tasks(),
+        **params.report_tasks(),
+        **params.model(required=False),
+        **params.evaluation(),
+        **params.search(),
+        **params.resources(),
+    },
+    **dag_arguments(),
+)
+def emep_pipeline():
+    """Check; first merge and generations side by side; merge of the best; evaluation and scoreboard."""
+    check = tasks.compatibility_check(search=True, unused=tasks.unused_generations)
+    first = tasks.merge("merge", inputs.start_merge_input(), "models")
+    best = tasks.merge("merge_best", inputs.best_merge_input(), "models")
+    best.trigger_rule = "none_failed_min_one_success"
+    check >> first
+    tasks.generations(first=check) >> best
+    best >> tasks.evaluate("evaluate", inputs.evolved_evaluate_input())
+    [first, best] >> tasks.evaluate("scoreboard", inputs.scoreboard_input(), engine="benchmark")
+
+
+emep_pipeline()

@@ -1,0 +1,23 @@
+"""A run's conf: unknown fields are refused with the nearest known one; the rest the Params' schemas have
+checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+
+def refuse_unknown_fields(context: Mapping[str, Any]) -> None:
+    """Fail the task, without a retry, if the run's conf has a field that the DAG's form does not.
+
+    Raises AirflowFailException with one sentence that names the field and the nearest valid one.
+    """
+    known = list(context["dag"].params)
+    for field in context["dag_run"].conf or {}:
+        if field not in known:
+            near = get_close_matches(field, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(sorted(known))}."
+            raise AirflowFailException(f"conf: {field!r} is not a field of {context['dag'].dag_id}; {hint}")

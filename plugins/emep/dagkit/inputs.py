@@ -1,0 +1,218 @@
+"""Inputs of the engines, built from a run's Params when a task runs (docs/design/0001-main-job.md).
+
+Each is an object that the operator calls while it renders its fields; in the serialized DAG it stands as its
+name, so that parsing reads no file and asks no Variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import PurePosixPath
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from emep.dagkit.recipes import at_start, model_paths, read_recipe, searched, uniform_averages
+from emep.dagkit.settings import absolute, artifact_uri, data_root
+
+
+@dataclass(frozen=True)
+class Built:
+    """A value that is built from the task's context while its fields are rendered."""
+
+    name: str
+    build: Callable[..., Any]
+    bound: tuple[tuple[str, Any], ...] = ()
+
+    def __call__(self, context: Mapping[str, Any], jinja_env: Any = None) -> Any:
+        """The value; the signature is the one that Airflow calls templated fields with."""
+        return self.build(context, **dict(self.bound))
+
+    def serialize(self) -> dict[str, Any]:
+        """How the value stands in the serialized DAG and in the grid before the task has run."""
+        return {"built_by": self.name, **dict(self.bound)}
+
+
+def _built(function: Callable[..., Any]) -> Callable[..., Built]:
+    """Make ``function(context, **bound)`` a factory of ``Built`` values."""
+
+    @wraps(function)
+    def factory(**bound: Any) -> Built:
+        return Built(function.__name__, function, tuple(sorted(bound.items())))
+
+    return factory
+
+
+def run_folder(context: Mapping[str, Any]) -> str:
+    """URI of the folder that holds everything of this DAG run."""
+    run = context["dag_run"]
+    return f"{artifact_uri()}/runs/{_safe(run.dag_id)}/{_safe(run.run_id)}"
+
+
+def _safe(text: str) -> str:
+    """``text`` as one path component that needs no quoting in a URI."""
+    return "".join(character if character.isalnum() or character in "._-" else "-" for character in text)
+
+
+@_built
+def output_uri(context: Mapping[str, Any], *, name: str) -> str:
+    """URI below the run's folder."""
+    return f"{run_folder(context)}/{name}"
+
+
+@_built
+def check_input(context: Mapping[str, Any], *, search: bool = False) -> dict[str, Any]:
+    """compatibility_check: what the run's Params name."""
+    params, root = context["params"], data_root()
+    fields: dict[str, Any] = {}
+    if params.get("recipe"):
+        recipe = read_recipe(params["recipe"], root)
+        if search and not searched(recipe):
+            raise AirflowFailException(
+                "recipe: nothing to search; write a parameter as a range, such as "
+                "weight: {search: [-0.5, 1.0], start: 0.3}."
+            )
+        fields["recipe"] = at_start(recipe)
+    if params.get("model"):
+        fields["models"] = [absolute(params["model"], root)]
+    tasks = [
+        absolute(task, root) for task in [*(params.get("tasks") or []), *(params.get("report_tasks") or [])]
+    ]
+    if tasks:
+        fields["tasks"] = list(dict.fromkeys(tasks))
+    return fields
+
+
+@_built
+def merge_input(context: Mapping[str, Any]) -> dict[str, Any]:
+    """merge: the run's recipe, searched parameters at their start."""
+    params = context["params"]
+    return {
+        "recipe": at_start(read_recipe(params["recipe"], data_root())),
+        "output_name": params["output_name"],
+    }
+
+
+@_built
+def start_merge_input(context: Mapping[str, Any]) -> dict[str, Any]:
+    """merge in the pipeline: the recipe before the search, beside which the evolved one is shown."""
+    return {"recipe": at_start(read_recipe(context["params"]["recipe"], data_root())), "output_name": "start"}
+
+
+@_built
+def evaluate_input(context: Mapping[str, Any]) -> dict[str, Any]:
+    """evaluate: the run's model."""
+    params, root = context["params"], data_root()
+    return {"model": absolute(params["model"], root), **_tasks(params, root), **_optional(params, root)}
+
+
+def _tasks(params: Mapping[str, Any], root: str | None) -> dict[str, Any]:
+    names = params.get("report_tasks") or params["tasks"]
+    return {"tasks": [absolute(name, root) for name in names]}
+
+
+def _optional(params: Mapping[str, Any], root: str | None) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if params.get("limit") is not None:
+        fields["limit"] = params["limit"]
+    if params.get("baseline"):
+        fields["baseline"] = absolute(params["baseline"], root)
+    return fields
+
+
+def search_folder(context: Mapping[str, Any]) -> str:
+    """URI of the folder in which the run's evolution keeps its generations and results."""
+    return f"{run_folder(context)}/search"
+
+
+@_built
+def ask_input(context: Mapping[str, Any], *, generation: int) -> dict[str, Any]:
+    """evolve_ask of one generation."""
+    params, root = context["params"], data_root()
+    fields: dict[str, Any] = {
+        "run_uri": search_folder(context),
+        "recipe": read_recipe(params["recipe"], root),
+        "tasks": [absolute(name, root) for name in params["tasks"]],
+        "generation": generation,
+        "population": params["population"],
+        "batch": params["batch"],
+    }
+    if params.get("objective"):
+        fields["objective"] = params["objective"]
+    return fields
+
+
+@_built
+def candidates_input(context: Mapping[str, Any], *, generation: int) -> dict[str, Any]:
+    """evolve_candidates of one generation; the numbers come from the mapped task's ``extra_input``."""
+    return {"run_uri": search_folder(context), "generation": generation}
+
+
+@_built
+def tell_input(context: Mapping[str, Any], *, generation: int) -> dict[str, Any]:
+    """evolve_tell of one generation."""
+    return {"run_uri": search_folder(context), "generation": generation}
+
+
+def as_candidates(batch: list[int]) -> dict[str, Any]:
+    """A batch of ``evolve_ask`` as the ``extra_input`` of one mapped task."""
+    return {"candidates": batch}
+
+
+def _last_tell(context: Mapping[str, Any]) -> dict[str, Any]:
+    """The Result of the last generation that this run has told."""
+    generations = context["params"]["generations"]
+    told = context["ti"].xcom_pull(task_ids=f"generation_{generations - 1}.tell")
+    if not told:
+        raise AirflowFailException(
+            f"generation_{generations - 1}.tell has left no result; clear it to go on from there."
+        )
+    return dict(told)
+
+
+@_built
+def best_merge_input(context: Mapping[str, Any]) -> dict[str, Any]:
+    """merge of the best recipe of the search."""
+    best = _last_tell(context)["outputs"]["best"]["uri"]
+    return {"recipe": best, "output_name": context["params"]["output_name"]}
+
+
+@_built
+def evolved_evaluate_input(context: Mapping[str, Any]) -> dict[str, Any]:
+    """evaluate of the evolved merge on the report's tasks."""
+    params, root = context["params"], data_root()
+    return {"model": _merged(context, "merge_best"), **_tasks(params, root), **_optional(params, root)}
+
+
+def _merged(context: Mapping[str, Any], task_id: str) -> str:
+    return str(context["ti"].xcom_pull(task_ids=task_id)["outputs"]["model"]["uri"])
+
+
+@_built
+def scoreboard_input(context: Mapping[str, Any]) -> dict[str, Any]:
+    """benchmark: base, parents, uniform averages (merged in memory), the start and the evolved merge on the
+    report's tasks."""
+    params, root = context["params"], data_root()
+    recipe = read_recipe(params["recipe"], root)
+    models = {name: path for name, path in _named(model_paths(recipe))}
+    if params.get("model"):
+        models["compared"] = absolute(params["model"], root)
+    models["start"] = _merged(context, "merge")
+    models["evolved"] = _merged(context, "merge_best")
+    fields: dict[str, Any] = {"models": models, "recipes": uniform_averages(recipe), **_tasks(params, root)}
+    if params.get("limit") is not None:
+        fields["limit"] = params["limit"]
+    return fields
+
+
+def _named(paths: list[str]) -> list[tuple[str, str]]:
+    """Each path with its last component as a name; ``name-2`` where two end alike."""
+    names: dict[str, int] = {}
+    named = []
+    for path in paths:
+        name = PurePosixPath(path).name or path
+        names[name] = names.get(name, 0) + 1
+        named.append((name if names[name] == 1 else f"{name}-{names[name]}", path))
+    return named

@@ -1,0 +1,264 @@
+"""The trigger forms: one typed Param for every field of a run's conf.
+
+The form and the API take the same fields (docs/submit.md). A value that breaks a Param's schema is refused
+when the run is created; a field that no Param knows is refused by the run's first task
+(``emep.dagkit.conf``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import Param
+
+from emep.dagkit.settings import generation_groups
+
+_WHAT, _EVALUATION, _SEARCH = "What", "Evaluation", "Search"
+_GPUS, _RECORDS = "GPUs and order", "Records"
+_DURATION = r"^\s*(\d+(\.\d+)?\s*(ms|s|m|h|d|w)?\s*)+$"
+_MEMORY = r"^\s*\d+(\.\d+)?\s*([kKmMgGtTpP][iI]?)?[bB]?\s*$"
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+
+
+def resources(**defaults: Any) -> dict[str, Param]:
+    """Fields of every DAG: who is charged, how many GPUs of which kind, in what order, for how long."""
+    values: dict[str, Any] = {"gpu_count": 1, "priority": "normal", "seed": 0} | defaults
+    return {
+        "project": Param(
+            "default",
+            "Whose fair share is charged. A nested project is written org/team.",
+            type="string",
+            title="Project",
+            minLength=1,
+            maxLength=250,
+            section=_GPUS,
+        ),
+        "priority": Param(
+            values["priority"],
+            "Class of the job in its queue; medium means normal. "
+            "Critical is for regression gates and production validation.",
+            type="string",
+            title="Priority",
+            enum=["critical", "high", "normal", "medium", "low"],
+            section=_GPUS,
+        ),
+        "gpu_count": Param(
+            values["gpu_count"],
+            "GPUs of each job, all at once. 0 runs on CPUs.",
+            type="integer",
+            title="GPUs",
+            minimum=0,
+            maximum=100_000,
+            section=_GPUS,
+        ),
+        "gpu_memory_min": Param(
+            None,
+            "Memory that every GPU must have at least, for example 40Gi. Empty: any.",
+            type=["string", "integer", "null"],
+            title="Memory of each GPU",
+            pattern=_MEMORY,
+            minimum=0,
+            section=_GPUS,
+        ),
+        "gpu_type": Param(
+            None,
+            "Product label that every GPU must have, for example NVIDIA-H100-80GB-HBM3. Empty: any.",
+            type=["string", "null"],
+            title="GPU type",
+            maxLength=250,
+            section=_GPUS,
+        ),
+        "nvlink_required": Param(
+            False,
+            "Every GPU of a job in one NVLink group.",
+            type="boolean",
+            title="One NVLink group",
+            section=_GPUS,
+        ),
+        "max_duration": Param(
+            None,
+            "Hard limit of each run of a job, for example 2h; it also lets shorter jobs start earlier. "
+            "Empty: the queue's default.",
+            type=["string", "number", "null"],
+            title="Longest duration",
+            pattern=_DURATION,
+            exclusiveMinimum=0,
+            section=_GPUS,
+        ),
+        "runtime": Param(
+            "agent",
+            "Who starts the work: the agent of the node that was granted.",
+            type="string",
+            title="Runtime",
+            enum=["agent"],
+            section=_GPUS,
+        ),
+        "seed": Param(
+            values["seed"],
+            "Seed of everything random; the same seed gives the same result.",
+            type="integer",
+            title="Seed",
+            minimum=0,
+            maximum=2**63 - 1,
+            section=_RECORDS,
+        ),
+        "experiment_id": Param(
+            None,
+            "Name of the experiment, carried on every message and event. Empty: the run's id.",
+            type=["string", "null"],
+            title="Experiment",
+            maxLength=250,
+            section=_RECORDS,
+        ),
+    }
+
+
+def recipe(search: bool = False) -> dict[str, Param]:
+    """The recipe: a mergekit configuration, inline or by path; for evolving DAGs with the parameters to
+    search."""
+    searched = (
+        " Parameters to search stand where a number would: `weight: {search: [-0.5, 1.0], start: 0.3}`."
+        if search
+        else ""
+    )
+    return {
+        "recipe": Param(
+            description="A mergekit configuration: YAML text, a JSON object, or the path or URI of a file."
+            + searched,
+            type=["string", "object"],
+            title="Recipe",
+            format="multiline",
+            minLength=1,
+            minProperties=1,
+            section=_WHAT,
+        )
+    }
+
+
+def output_name(default: str) -> dict[str, Param]:
+    """Name of the merged model's folder."""
+    return {
+        "output_name": Param(
+            default,
+            "Name of the merged model's folder: letters, digits, dots, dashes and underscores.",
+            type="string",
+            title="Name of the merged model",
+            pattern=_NAME,
+            section=_WHAT,
+        )
+    }
+
+
+def model(required: bool) -> dict[str, Param]:
+    """The model to evaluate; optional where the pipeline's own model is evaluated."""
+    if required:
+        return {
+            "model": Param(
+                description="Path or URI of a Hugging Face checkpoint folder.",
+                type="string",
+                title="Model",
+                minLength=1,
+                section=_WHAT,
+            )
+        }
+    return {
+        "model": Param(
+            None,
+            "Path or URI of one more model to show on the scoreboard. Empty: none.",
+            type=["string", "null"],
+            title="Another model to compare with",
+            section=_EVALUATION,
+        )
+    }
+
+
+def tasks() -> dict[str, Param]:
+    """Task files to evaluate on."""
+    return {
+        "tasks": Param(
+            description="JSONL task files, one a line; items have prompt, choices and answer, or text.",
+            type="array",
+            items={"type": "string", "minLength": 1},
+            minItems=1,
+            title="Tasks",
+            section=_EVALUATION,
+        )
+    }
+
+
+def report_tasks() -> dict[str, Param]:
+    """Task files that the search never sees."""
+    return {
+        "report_tasks": Param(
+            None,
+            "JSONL task files for the evaluation and the scoreboard, one a line; the search never sees them. "
+            "Empty: the same as tasks.",
+            type=["array", "null"],
+            items={"type": "string", "minLength": 1},
+            title="Tasks of the report",
+            section=_EVALUATION,
+        )
+    }
+
+
+def evaluation() -> dict[str, Param]:
+    """How much is evaluated, and against what."""
+    return {
+        "limit": Param(
+            None,
+            "Use only the first so many items of each task. Empty: all.",
+            type=["integer", "null"],
+            title="Items of each task",
+            minimum=1,
+            section=_EVALUATION,
+        ),
+        "baseline": Param(
+            None,
+            "URI of an earlier evaluation's results to compare with. Empty: none.",
+            type=["string", "null"],
+            title="Baseline",
+            section=_EVALUATION,
+        ),
+    }
+
+
+def search() -> dict[str, Param]:
+    """How the search goes: generations, their size, and how many candidates share an allocation."""
+    groups = generation_groups()
+    return {
+        "objective": Param(
+            None,
+            'Weight of each task in the score, for example {"digits_a": 1, "digits_b": 2}. Empty: the mean.',
+            type=["object", "null"],
+            title="Objective",
+            additionalProperties={"type": "number", "minimum": 0},
+            section=_SEARCH,
+        ),
+        "generations": Param(
+            min(4, groups),
+            f"Generations of the search, at most {groups}; unused generation groups are skipped.",
+            type="integer",
+            title="Generations",
+            minimum=1,
+            maximum=groups,
+            section=_SEARCH,
+        ),
+        "population": Param(
+            16,
+            "Candidates of each generation.",
+            type="integer",
+            title="Population",
+            minimum=2,
+            maximum=4096,
+            section=_SEARCH,
+        ),
+        "batch": Param(
+            8,
+            "Candidates that share one allocation: merged and evaluated by the same task.",
+            type="integer",
+            title="Candidates of one allocation",
+            minimum=1,
+            maximum=4096,
+            section=_SEARCH,
+        ),
+    }

@@ -1,0 +1,156 @@
+"""Recipes as a run's conf gives them: parsed, with absolute paths, and with numbers in place of what is
+searched.
+
+The engines check a recipe's grammar; here only what the DAGs themselves need is read.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from airflow.sdk.exceptions import AirflowFailException
+
+from emep.dagkit.settings import absolute
+
+UNIFORM_WEIGHTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""Uniform averages that an evolved merge is compared with on the scoreboard."""
+
+
+def read_recipe(value: Any, root: str | None) -> dict[str, Any]:
+    """The recipe as a mapping, with absolute model paths.
+
+    ``value`` is a mapping, YAML text, or the path or ``file://`` URI of a YAML file below ``root``.
+    Raises AirflowFailException with one sentence that names the recipe and the place.
+    """
+    source = "recipe"
+    if (
+        isinstance(value, str)
+        and "\n" not in value.strip()
+        and ": " not in value
+        and not value.strip().startswith("{")
+    ):
+        source = absolute(value.strip(), root)
+        try:
+            value = Path(source).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise AirflowFailException(f"recipe: {source} cannot be read: {reason}.") from None
+    if isinstance(value, str):
+        try:
+            value = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            place = f" line {mark.line + 1}" if mark else ""
+            raise AirflowFailException(
+                f"{source}{place}: this is not YAML: {getattr(error, 'problem', error)}."
+            ) from None
+    if not isinstance(value, Mapping):
+        raise AirflowFailException(
+            f"{source}: a recipe is a mapping that begins with merge_method, not {type(value).__name__}."
+        )
+    return _absolute_models(dict(value), root)
+
+
+def _absolute_models(node: Any, root: str | None) -> Any:
+    """A copy with every reference to a model (``model:``, ``base_model:``, ``path:`` in one) absolute below
+    ``root``."""
+    if isinstance(node, Mapping):
+        return {
+            key: _reference(item, root) if key in ("model", "base_model") else _absolute_models(item, root)
+            for key, item in node.items()
+        }
+    if isinstance(node, list):
+        return [_absolute_models(item, root) for item in node]
+    return node
+
+
+def _reference(reference: Any, root: str | None) -> Any:
+    """One model reference: ``PATH[@REVISION][+LORA[@REVISION]]`` or ``{model: {path: ...}, lora: {path:
+    ...}}``."""
+    if isinstance(reference, str) and reference:
+        return "+".join(absolute(part, root) for part in reference.split("+"))
+    if isinstance(reference, Mapping):
+        return {
+            key: {**item, "path": absolute(item["path"], root)}
+            if isinstance(item, Mapping) and isinstance(item.get("path"), str)
+            else item
+            for key, item in reference.items()
+        }
+    return reference
+
+
+def model_paths(recipe: Mapping[str, Any]) -> list[str]:
+    """Paths of the models that a recipe names, the base first, each once, without revisions and adapters."""
+    base, others = recipe.get("base_model"), _model_references(recipe)
+    paths = [_path(reference) for reference in [base, *others] if reference]
+    return list(dict.fromkeys(path for path in paths if path))
+
+
+def _model_references(node: Any) -> Iterator[Any]:
+    if isinstance(node, Mapping):
+        for key, item in node.items():
+            if key == "model":
+                yield item
+            else:
+                yield from _model_references(item)
+    elif isinstance(node, list):
+        for item in node:
+            yield from _model_references(item)
+
+
+def _path(reference: Any) -> str:
+    if isinstance(reference, Mapping):
+        inner = reference.get("model")
+        return str(inner.get("path", "")) if isinstance(inner, Mapping) else ""
+    return str(reference).split("+")[0].split("@")[0]
+
+
+def searched(recipe: Any) -> list[str]:
+    """Names of the parameters that stand as ``{search: [low, high]}``, in the order of the recipe."""
+    found: list[str] = []
+    _replace_searched(recipe, lambda name, marker: found.append(name))
+    return found
+
+
+def at_start(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """A plain recipe: every searched parameter at its ``start``, or in the middle of its range."""
+    return _replace_searched(recipe, lambda name, marker: _start(marker))  # type: ignore[no-any-return]
+
+
+def uniform_averages(recipe: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """``{"uniform 0.1": recipe, ...}``: the same weight for every input; empty if no weight is searched."""
+    if "weight" not in searched(recipe):
+        return {}
+    return {
+        f"uniform {weight:g}": _replace_searched(
+            recipe, lambda name, marker, w=weight: w if name == "weight" else _start(marker)
+        )
+        for weight in UNIFORM_WEIGHTS
+    }
+
+
+def _start(marker: Mapping[str, Any]) -> Any:
+    if "start" in marker:
+        return marker["start"]
+    bounds = marker["search"]
+    if (
+        isinstance(bounds, list)
+        and len(bounds) == 2
+        and all(isinstance(bound, (int, float)) for bound in bounds)
+    ):
+        return (bounds[0] + bounds[1]) / 2
+    raise AirflowFailException(f"recipe: search is a range of two numbers, [low, high], not {bounds!r}.")
+
+
+def _replace_searched(node: Any, replace: Callable[..., Any], name: str = "") -> Any:
+    if isinstance(node, Mapping):
+        if "search" in node and set(node) <= {"search", "start"}:
+            return replace(name, node)
+        return copy.deepcopy({key: _replace_searched(item, replace, str(key)) for key, item in node.items()})
+    if isinstance(node, list):
+        return [_replace_searched(item, replace, name) for item in node]
+    return node

@@ -1,0 +1,86 @@
+"""Settings that shape DAGs and their runs, read from ``[emep]`` of Airflow's configuration and from
+Variables."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from airflow.sdk.configuration import conf
+
+POOL = "emep"
+"""Airflow pool of EMEP's tasks: 10,000 slots, deferred tasks not counted, so that Airflow never decides
+first."""
+DATA_VARIABLE = "emep_data"
+"""Variable with the folder that relative paths of models, recipes and tasks start from."""
+DEFAULT_GROUPS = 16
+
+
+def generation_groups() -> int:
+    """Generation groups in each evolving DAG: ``[emep] generation_groups``, 1 to 64, 16 by default."""
+    return max(1, min(64, int(conf.getint("emep", "generation_groups", fallback=DEFAULT_GROUPS))))
+
+
+def artifact_uri() -> str:
+    """Root of the ArtifactStore as a URI, without a slash at its end: ``[emep] artifact_uri``."""
+    configured = str(conf.get("emep", "artifact_uri", fallback="") or "")
+    if configured:
+        return configured.rstrip("/")
+    home = conf.get("core", "dags_folder", fallback="dags")
+    return (Path(home).resolve().parent / "artifacts").as_uri()
+
+
+def data_root() -> str | None:
+    """The Variable ``emep_data`` as an absolute path or URI; None where it is not set."""
+    from airflow.sdk import Variable
+
+    root = Variable.get(DATA_VARIABLE, default=None)
+    return str(root).rstrip("/") if root else None
+
+
+def absolute(path: str, root: str | None) -> str:
+    """``path`` itself if it is absolute or a URI, else below ``root``; ``file://`` URIs of a local folder
+    become paths."""
+    if "://" in path:
+        parsed = urlparse(path)
+        return unquote(parsed.path) if parsed.scheme == "file" else path
+    if root is None or path.startswith("/"):
+        return path
+    return absolute(f"{root}/{path}", None)
+
+
+def default_arguments() -> dict[str, Any]:
+    """``default_args`` of EMEP's DAGs: retries as in the default policy, pool and weights that never hold a
+    request back.
+
+    Exit 65 and a rejected request are never retried (the operator raises ``AirflowFailException``).
+    ``execution_timeout`` bounds a worker's leg only; the limit of the work itself is the job's
+    ``max_duration``.
+    """
+    return {
+        "owner": "emep",
+        "retries": 3,
+        "retry_delay": timedelta(seconds=30),
+        "retry_exponential_backoff": True,
+        "max_retry_delay": timedelta(minutes=30),
+        "pool": POOL,
+        "weight_rule": "absolute",
+        "execution_timeout": timedelta(minutes=10),
+    }
+
+
+def dag_arguments() -> dict[str, Any]:
+    """What every DAG of EMEP has in common. None of Airflow's own gates may hold a request back: runs and
+    tasks may be many at once, and the order is EMEP's.
+    """
+    return {
+        "schedule": None,
+        "start_date": datetime(2025, 1, 1, tzinfo=UTC),
+        "catchup": False,
+        "default_args": default_arguments(),
+        "max_active_runs": 1000,
+        "max_active_tasks": 64,
+        "dagrun_timeout": timedelta(days=7),
+    }

@@ -1,0 +1,147 @@
+"""Tasks of EMEP's DAGs: the operators with what a run's Params say, so that the DAG files stay thin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from airflow.sdk import task_group
+from airflow.sdk.definitions.xcom_arg import XComArg
+
+from emep.dagkit import inputs
+from emep.dagkit.settings import generation_groups
+from emep.operators.compatibility import CompatibilityCheckOperator
+from emep.operators.fair_share import FairShareGpuOperator
+
+
+def _param(name: str) -> str:
+    """The template of a Param; empty where it has no value, which leaves the field to the policy."""
+    return "{{ params.%s if params.%s is not none else '' }}" % (name, name)  # noqa: UP031
+
+
+def resources(**overrides: Any) -> dict[str, Any]:
+    """The job's fields of every task, from the run's Params."""
+    names = (
+        "priority",
+        "project",
+        "gpu_count",
+        "gpu_memory_min",
+        "gpu_type",
+        "nvlink_required",
+        "max_duration",
+        "runtime",
+        "seed",
+    )
+    fields: dict[str, Any] = {name: _param(name) for name in names}
+    fields["experiment_id"] = _param("experiment_id")
+    return fields | overrides
+
+
+def cpu_resources(**overrides: Any) -> dict[str, Any]:
+    """The same for a step that needs no GPU."""
+    cpu_only = {"gpu_memory_min": None, "gpu_type": None, "nvlink_required": None, "gpu_count": 0}
+    return resources(**cpu_only) | overrides
+
+
+def compatibility_check(
+    *, search: bool = False, unused: Callable[[Mapping[str, Any]], Collection[str]] | None = None
+) -> CompatibilityCheckOperator:
+    """The task every DAG begins with."""
+    return CompatibilityCheckOperator(
+        task_id="compatibility_check",
+        input=inputs.check_input(search=search),
+        output_uri=inputs.output_uri(name="check"),
+        unused=unused,
+        **cpu_resources(max_duration="10m"),
+    )
+
+
+def merge(task_id: str, input: inputs.Built, name: str) -> FairShareGpuOperator:
+    """One merge on granted GPUs."""
+    return FairShareGpuOperator(
+        task_id=task_id,
+        engine="merge",
+        input=input,
+        output_uri=inputs.output_uri(name=name),
+        job_queue="merge",
+        **resources(),
+    )
+
+
+def evaluate(
+    task_id: str, input: inputs.Built, engine: str = "evaluate", **fields: Any
+) -> FairShareGpuOperator:
+    """One evaluation in the eval queue, isolated from merging."""
+    return FairShareGpuOperator(
+        task_id=task_id,
+        engine=engine,
+        input=input,
+        output_uri=inputs.output_uri(name=task_id),
+        job_queue="eval",
+        **resources(priority=EVAL_PRIORITY) | fields,
+    )
+
+
+EVAL_PRIORITY = "{{ 'high' if params.priority == 'critical' else params.priority }}"
+"""The eval queue has no critical class: its highest is high."""
+
+
+def generation(number: int) -> tuple[FairShareGpuOperator, FairShareGpuOperator]:
+    """One generation group: ask, mapped candidates (each task one allocation for a batch), tell.
+
+    The tell runs when every candidate task has ended and one succeeded; it is skipped with its group.
+    """
+
+    @task_group(group_id=f"generation_{number}")
+    def group() -> None:
+        ask = FairShareGpuOperator(
+            task_id="ask",
+            engine="evolve_ask",
+            input=inputs.ask_input(generation=number),
+            output_uri=inputs.output_uri(name="search"),
+            return_field="metrics.batches",
+            inline_wait=20.0,
+            **cpu_resources(max_duration="1h"),
+        )
+        candidates = FairShareGpuOperator.partial(
+            task_id="candidates",
+            engine="evolve_candidates",
+            input=inputs.candidates_input(generation=number),
+            output_uri=inputs.output_uri(name="search"),
+            map_index_template="{{ task.extra_input.candidates | join(', ') if task.extra_input else '' }}",
+            **resources(),
+        ).expand(extra_input=XComArg(ask).map(inputs.as_candidates))
+        tell = FairShareGpuOperator(
+            task_id="tell",
+            engine="evolve_tell",
+            input=inputs.tell_input(generation=number),
+            output_uri=inputs.output_uri(name="search"),
+            inline_wait=20.0,
+            trigger_rule="all_done_min_one_success",
+            **cpu_resources(max_duration="1h"),
+        )
+        candidates >> tell
+        ends.append((ask, tell))
+
+    ends: list[tuple[FairShareGpuOperator, FairShareGpuOperator]] = []
+    group()
+    return ends[0]
+
+
+def generations(first: Any) -> list[FairShareGpuOperator]:
+    """As many generation groups as the setting says, one after the other, after ``first``; their tells."""
+    tells: list[FairShareGpuOperator] = []
+    for number in range(generation_groups()):
+        ask, tell = generation(number)
+        (tells[-1] if tells else first) >> ask
+        tells.append(tell)
+    return tells
+
+
+def unused_generations(params: Mapping[str, Any]) -> list[str]:
+    """Tasks of the generation groups beyond those that the run asks for."""
+    return [
+        f"generation_{number}.{name}"
+        for number in range(params["generations"], generation_groups())
+        for name in ("ask", "candidates", "tell")
+    ]

@@ -1,0 +1,1 @@
+"""Access to EMEP's API through an Airflow connection."""

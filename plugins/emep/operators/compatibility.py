@@ -1,0 +1,45 @@
+"""The first task of every DAG: is what the run names sound and compatible, before anything costs a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import DownstreamTasksSkipped
+
+from emep.dagkit.conf import refuse_unknown_fields
+from emep.operators.fair_share import FairShareGpuOperator
+from emep.operators.outcome import Outcome
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+
+class CompatibilityCheckOperator(FairShareGpuOperator):
+    """The compatibility check as a CPU job: recipe, configs, headers of the weights, tokenizers, task files.
+
+    It also refuses fields of the run's conf that the form does not have, and skips the tasks that ``unused``
+    names for the run's Params (generation groups that were not asked for), all at once and without a worker
+    for each.
+    """
+
+    def __init__(
+        self, *, unused: Callable[[Mapping[str, Any]], Collection[str]] | None = None, **kwargs: Any
+    ) -> None:
+        # A success of this task has something to do in the worker, if there are tasks to skip.
+        defaults: dict[str, Any] = {"engine": "compatibility_check", "gpu_count": 0, "inline_wait": 30.0}
+        super().__init__(**{**defaults, "worker_end": unused is not None, **kwargs})
+        self.unused = unused
+
+    def execute(self, context: Context) -> Any:
+        """Check the conf's field names, then run the check. Raises as FairShareGpuOperator does."""
+        refuse_unknown_fields(context)
+        return super().execute(context)
+
+    def value(self, context: Context, outcome: Outcome) -> Any:
+        """The Result; unused tasks are skipped on the way."""
+        unused = sorted(self.unused(context["params"])) if self.unused else []
+        if not unused:
+            return outcome.value
+        context["ti"].xcom_push(key="return_value", value=outcome.value)
+        raise DownstreamTasksSkipped(tasks=unused)  # type: ignore[no-untyped-call]

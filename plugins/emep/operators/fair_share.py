@@ -1,0 +1,311 @@
+"""The operator that runs an engine on GPUs granted by EMEP's scheduler.
+
+It asks in the task's first seconds, stays for a few more (a short job ends within them and needs no
+deferral), then defers once for the whole life of the job. From the grant on nothing needs an Airflow worker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from emep.hooks.emep import DEFAULT_CONNECTION, client
+from emep.links import JobLink
+from emep.operators.outcome import Outcome, outcome_of
+from emep.triggers.job import JobTrigger, describe
+from emep.triggers.log_stream import LogStream
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from emep.api.schemas import JobRequest, JobView
+    from emep.client import EmepClient
+
+JOB_FIELDS = (
+    "priority",
+    "project",
+    "user",
+    "gpu_count",
+    "node_count",
+    "gpu_per_node",
+    "cpu",
+    "memory",
+    "gpu_memory_min",
+    "gpu_type",
+    "nvlink_required",
+    "topology",
+    "max_duration",
+    "preemptible",
+    "checkpoint_interval",
+    "placement",
+    "runtime",
+    "experiment_id",
+    "trace_id",
+    "job_type",
+)
+"""Fields of a job that are arguments of the operator; ``queue`` is ``job_queue``, because Airflow's means
+another."""
+INLINE_SECONDS = 8.0
+_POLL = (0.1, 0.5)
+
+
+class FairShareGpuOperator(BaseOperator):
+    """Run one engine as one job of EMEP.
+
+    ``engine`` and ``input`` are those of the SPEC; ``extra_input`` is merged over ``input`` (for mapped
+    tasks: what differs); ``output_uri`` is where the engine writes. ``inline_wait`` is how many seconds the
+    worker stays with the job before it defers. ``return_field`` is the part of the engine's Result that
+    becomes the XCom, such as ``metrics.batches``; by default all of it. Every other field is one of the
+    job's, templated; what is left out is the policy's default. Bad input (exit 65) and a request that is
+    refused fail the task without a retry.
+    """
+
+    template_fields: Sequence[str] = (
+        "engine",
+        "input",
+        "extra_input",
+        "output_uri",
+        "device",
+        "seed",
+        "job_queue",
+        *JOB_FIELDS,
+    )
+    template_fields_renderers = {"input": "json", "extra_input": "json"}  # noqa: RUF012
+    operator_extra_links = (JobLink(),)
+    ui_color = "#dcecd9"
+
+    def __init__(
+        self,
+        *,
+        engine: str,
+        input: Any = None,
+        output_uri: Any = "",
+        extra_input: Any = None,
+        device: Any = "auto",
+        seed: Any = 0,
+        job_queue: Any = "merge",
+        priority: Any = "normal",
+        project: Any = "default",
+        user: Any = None,
+        gpu_count: Any = None,
+        node_count: Any = None,
+        gpu_per_node: Any = None,
+        cpu: Any = None,
+        memory: Any = None,
+        gpu_memory_min: Any = None,
+        gpu_type: Any = None,
+        nvlink_required: Any = None,
+        topology: Any = None,
+        max_duration: Any = None,
+        preemptible: Any = None,
+        checkpoint_interval: Any = None,
+        placement: Any = None,
+        runtime: Any = None,
+        experiment_id: Any = None,
+        trace_id: Any = None,
+        job_type: Any = None,
+        return_field: str = "",
+        inline_wait: float = INLINE_SECONDS,
+        worker_end: bool = False,
+        conn_id: str = DEFAULT_CONNECTION,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.engine = engine
+        self.input = input
+        self.extra_input = extra_input
+        self.output_uri = output_uri
+        self.device = device
+        self.seed = seed
+        self.job_queue = job_queue
+        self.priority = priority
+        self.project = project
+        self.user = user
+        self.gpu_count = gpu_count
+        self.node_count = node_count
+        self.gpu_per_node = gpu_per_node
+        self.cpu = cpu
+        self.memory = memory
+        self.gpu_memory_min = gpu_memory_min
+        self.gpu_type = gpu_type
+        self.nvlink_required = nvlink_required
+        self.topology = topology
+        self.max_duration = max_duration
+        self.preemptible = preemptible
+        self.checkpoint_interval = checkpoint_interval
+        self.placement = placement
+        self.runtime = runtime
+        self.experiment_id = experiment_id
+        self.trace_id = trace_id
+        self.job_type = job_type
+        self.return_field = return_field
+        self.inline_wait = inline_wait
+        self.worker_end = worker_end
+        self.conn_id = conn_id
+        self.job_id: str | None = None
+
+    def execute(self, context: Context) -> Any:
+        """Ask, stay for ``inline_wait`` seconds, defer. Raises as ``finish`` does; EmepError if nobody
+        answers."""
+        request = self.request(context)
+        with client(self.conn_id) as api:
+            job = self._submit(api, request)
+            stream = LogStream()
+            job = self._stay(api, job, stream)
+        if _ended(job):
+            return self.finish(context, job)
+        self.defer(
+            trigger=JobTrigger(
+                job_id=job.id,
+                conn_id=self.conn_id,
+                deferred_at=time.time(),
+                log_position=stream.position(),
+                return_field=self.return_field,
+                push_result=self.do_xcom_push,
+                mapped=not _in_mapped_task(context) and next(self.iter_mapped_dependants(), None) is not None,
+                worker_end=self.worker_end,
+            ),
+            method_name="execute_complete",
+        )
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """The worker's leg after the deferral: failures, and successes that need a worker. Raises as
+        ``finish`` does."""
+        from emep.api.schemas import JobView
+
+        return self.finish(context, JobView.model_validate(event["job"]))
+
+    def finish(self, context: Context, job: JobView) -> Any:
+        """The task's value from a job that has ended.
+
+        Raises AirflowException with the reason in one sentence, or AirflowFailException where a retry cannot
+        help.
+        """
+        outcome = outcome_of(job, self.return_field)
+        if outcome.succeeded:
+            return self.value(context, outcome)
+        raise (AirflowException if outcome.retry else AirflowFailException)(outcome.sentence)
+
+    def value(self, context: Context, outcome: Outcome) -> Any:
+        """What a success returns; for subclasses that do more (they set ``worker_end``)."""
+        return outcome.value
+
+    def on_kill(self) -> None:
+        """The worker was told to end the task: cancel the job. While deferred, the trigger does."""
+        if self.job_id is None:
+            return
+        with client(self.conn_id) as api:
+            api.cancel(self.job_id, "the Airflow task was ended by a user")
+        self.log.info("Job %s is cancelled", self.job_id)
+
+    def request(self, context: Context) -> JobRequest:
+        """The request for this try of the task. Raises AirflowFailException naming a field that is wrong."""
+        from pydantic import ValidationError
+
+        from emep.api.schemas import AirflowTask, JobRequest
+
+        ti, run = context["ti"], context["dag_run"]
+        max_tries = getattr(ti, "max_tries", 0) or 0
+        task = AirflowTask(
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            task_id=ti.task_id,
+            map_index=-1 if ti.map_index is None else ti.map_index,
+            try_number=ti.try_number,
+            last_try=ti.try_number > max_tries,
+        )
+        checkpoint_key = f"{task.dag_id}/{task.run_id}/{task.task_id}/{task.map_index}"
+        fields = {
+            name: value for name in JOB_FIELDS if (value := getattr(self, name)) not in (None, "", "None")
+        }
+        fields.setdefault("user", run.triggering_user_name or self.owner)
+        fields.setdefault("experiment_id", run.run_id)
+        fields.setdefault("job_type", str(self.engine))
+        try:
+            return JobRequest(
+                queue=self.job_queue,
+                spec=self._spec(),
+                idempotency_key=f"{checkpoint_key}/{task.try_number}",
+                checkpoint_key=checkpoint_key,
+                airflow=task,
+                **fields,
+            )
+        except ValidationError as error:
+            raise AirflowFailException(_first_error(error)) from None
+
+    def _spec(self) -> dict[str, Any]:
+        return {
+            "schema_version": 1,
+            "engine": self.engine,
+            "input": {**(self.input or {}), **(self.extra_input or {})},
+            "device": self.device,
+            "chunked": False,
+            "seed": int(self.seed or 0),
+            "output_uri": self.output_uri,
+        }
+
+    def _submit(self, api: EmepClient, request: JobRequest) -> JobView:
+        from emep.client import EmepApiError
+
+        try:
+            job = api.submit_job(request)
+        except EmepApiError as error:
+            if error.status in (400, 403, 404, 409, 422):
+                raise AirflowFailException(str(error)) from None
+            raise
+        self.job_id = job.id
+        return job
+
+    def _stay(self, api: EmepClient, job: JobView, stream: LogStream) -> JobView:
+        """Watch the job from the worker until it has ended or ``inline_wait`` is over; its log goes to the
+        task's."""
+        until, pause, said = time.monotonic() + self.inline_wait, _POLL[0], ""
+        while True:
+            if (sentence := describe(job)) != said:
+                said = sentence
+                self.log.info(sentence)
+            self._read_log(api, job, stream)
+            if _ended(job):
+                while not stream.complete and job.allocation_id and time.monotonic() < until + 2:
+                    self._read_log(api, job, stream)
+                    time.sleep(0.1)
+                self._show(stream.flush())
+                return job
+            if time.monotonic() >= until:
+                return job
+            time.sleep(pause)
+            pause = min(_POLL[1], pause * 1.5)
+            job = api.job(job.id)
+
+    def _read_log(self, api: EmepClient, job: JobView, stream: LogStream) -> None:
+        self._show(stream.turn_to(job.allocation_id))
+        if stream.allocation_id is None or stream.complete or job.started_at is None:
+            return
+        chunk = api.logs(stream.allocation_id, stream.offset)
+        self._show(stream.feed(chunk.text, chunk.next_offset, chunk.complete))
+
+    def _show(self, lines: list[str]) -> None:
+        for line in lines:
+            self.log.info(line)
+
+
+def _in_mapped_task(context: Context) -> bool:
+    return (context["ti"].map_index or 0) >= 0
+
+
+def _ended(job: JobView) -> bool:
+    from emep.api.schemas import ENDED_STATES
+
+    return job.state in ENDED_STATES
+
+
+def _first_error(error: Any) -> str:
+    """pydantic's first complaint as one sentence that names the field."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return f"{field}: {message} (it was {first.get('input')!r})."

@@ -1,0 +1,55 @@
+"""What a job that has ended means for its Airflow task: a value, or a sentence and whether to try again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from emep.api.schemas import JobView
+
+BAD_INPUT = 65
+"""The engines' exit status for input that can never work: no retry."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``value`` of a success; ``sentence`` and ``retry`` of a failure."""
+
+    succeeded: bool
+    value: Any = None
+    sentence: str = ""
+    retry: bool = False
+
+
+def outcome_of(job: JobView, return_field: str = "") -> Outcome:
+    """The outcome of a job in an end state. A failed job may be tried again; bad input, a cancelled,
+    rejected, expired or dead job may not (the last two are dead letters, kept for a person).
+    """
+    state = job.state.value
+    if state == "completed":
+        return _success(job, return_field)
+    sentence = _sentence(job)
+    retry = state == "failed" and job.exit_code != BAD_INPUT
+    return Outcome(False, sentence=sentence, retry=retry)
+
+
+def _success(job: JobView, return_field: str) -> Outcome:
+    value: Any = job.result if job.result is not None else {}
+    for name in filter(None, return_field.split(".")):
+        if not isinstance(value, dict) or name not in value:
+            return Outcome(False, sentence=f"job {job.id}: its Result has no {return_field!r}.")
+        value = value[name]
+    return Outcome(True, value=value)
+
+
+def _sentence(job: JobView) -> str:
+    """Why it ended, naming file and field where the engine did."""
+    error = (job.result or {}).get("error") or {}
+    message = str(error.get("message") or job.reason or f"the job is {job.state.value}")
+    for key in ("field", "file"):
+        place = error.get(key)
+        if place and str(place) not in message:
+            message = f"{place}: {message}"
+    prefix = "" if error.get("message") else f"job {job.id} {job.state.value}: "
+    return f"{prefix}{message}"

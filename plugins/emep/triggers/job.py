@@ -1,0 +1,247 @@
+"""The trigger that sees a job through its whole life: wait, run, yield, requeue, resume, end
+(docs/architecture.md).
+
+Level-triggered: the ledger's row alone decides, so a restarted triggerer repeats nothing. A success ends
+here, without a worker (`TaskSuccessEvent`), because a worker leg that follows too soon on a deferral can be
+failed wrongly by the executor's late report; a failure takes the worker's leg, for its reason, and comes no
+sooner than 20 s after the deferral.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
+
+from emep.operators.outcome import Outcome, outcome_of
+from emep.triggers.log_stream import LogStream
+
+if TYPE_CHECKING:
+    from emep.api.schemas import JobView
+    from emep.triggers.hub import Hub, Subscription
+
+EARLIEST_WORKER_LEG = 20.0
+"""Seconds after the deferral before which no worker leg may come."""
+LOG_PAUSES = (1.0, 10.0)
+"""Shortest and longest pause between two reads of a log, in seconds; silence makes it longer."""
+LAST_LINES_WAIT = 5.0
+"""Seconds for the last lines of a job that has ended."""
+POSITION_EVERY = 60.0
+POSITION_KEY = "emep_log_position"
+
+
+class JobTrigger(BaseTrigger):
+    """Waits for one job of the ledger to end.
+
+    ``deferred_at`` is seconds since the Unix epoch. ``return_field`` is the part of the Result that becomes
+    the XCom (``metrics.batches``; empty: all of it). ``mapped`` records the value's length, for tasks that
+    are mapped over it. ``worker_end`` sends successes through the worker as well, for whatever only a worker
+    can do.
+    """
+
+    def __init__(
+        self,
+        *,
+        job_id: str,
+        conn_id: str,
+        deferred_at: float,
+        log_position: dict[str, Any] | None = None,
+        return_field: str = "",
+        push_result: bool = True,
+        mapped: bool = False,
+        worker_end: bool = False,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.job_id = job_id
+        self.conn_id = conn_id
+        self.deferred_at = deferred_at
+        self.log_position = log_position
+        self.return_field = return_field
+        self.push_result = push_result
+        self.mapped = mapped
+        self.worker_end = worker_end
+        self._stream = LogStream.at(log_position)
+        self._said = ""
+        self._position_kept = time.monotonic()
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, from which a triggerer makes the trigger anew."""
+        names = (
+            "job_id",
+            "conn_id",
+            "deferred_at",
+            "log_position",
+            "return_field",
+            "push_result",
+            "mapped",
+            "worker_end",
+        )
+        return "emep.triggers.job.JobTrigger", {name: getattr(self, name) for name in names}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Follow the job to its end, then fire once."""
+        job = await self._ended_job()
+        outcome = outcome_of(job, self.return_field)
+        if outcome.succeeded and not self.worker_end and await self._push(outcome):
+            yield TaskSuccessEvent()
+            return
+        await asyncio.sleep(max(0.0, self.deferred_at + EARLIEST_WORKER_LEG - time.time()))
+        yield TriggerEvent({"job": job.model_dump(mode="json")})  # type: ignore[no-untyped-call]
+
+    async def _ended_job(self) -> JobView:
+        """The job, once it has ended. Whatever goes wrong on the way is said and tried again."""
+        await self._resume_position()
+        while True:
+            try:
+                from emep.triggers.hub import Hub
+
+                hub = await Hub.get(self.conn_id)
+                async with hub.subscribe(self.job_id) as subscription:
+                    await hub.watching()
+                    return await self._follow(hub, subscription)
+            except Exception as error:
+                if _gone(error):
+                    raise
+                self.log.warning("Job %s cannot be followed (%s); trying again", self.job_id, error)
+                await asyncio.sleep(5.0)
+
+    async def _follow(self, hub: Hub, subscription: Subscription) -> JobView:
+        from emep.api.schemas import ENDED_STATES
+
+        pause = LOG_PAUSES[0]
+        job = await hub.job(self.job_id)
+        while True:
+            job = subscription.job or job
+            self._say(job)
+            if job.state in ENDED_STATES:
+                await self._last_lines(hub, job)
+                return job
+            pause = LOG_PAUSES[0] if await self._read_log(hub, job) else min(LOG_PAUSES[1], pause * 1.5)
+            await self._keep_position()
+            reading = job.started_at is not None and not self._stream.complete
+            if not await subscription.changed(pause if reading else 60.0):
+                continue
+            if subscription.job is None:
+                job = await hub.job(self.job_id)
+
+    def _say(self, job: JobView) -> None:
+        """The job's state in the task's log, whenever it or the reason for it has changed."""
+        sentence = describe(job)
+        if sentence != self._said:
+            self._said = sentence
+            self.log.info(sentence)
+
+    async def _read_log(self, hub: Hub, job: JobView) -> bool:
+        """Show what is new in the log of the job's allocation; True if there was something."""
+        self._show(self._stream.turn_to(job.allocation_id))
+        if self._stream.allocation_id is None or self._stream.complete:
+            return False
+        before = self._stream.offset
+        try:
+            chunk = await hub.logs(self._stream.allocation_id, self._stream.offset)
+        except Exception as error:
+            self.log.debug("The log cannot be read now: %s", error)
+            return False
+        self._show(self._stream.feed(chunk.text, chunk.next_offset, chunk.complete))
+        return self._stream.offset > before
+
+    async def _last_lines(self, hub: Hub, job: JobView) -> None:
+        """What the agent sends after the end; a log that never completes does not hold the task."""
+        until = time.monotonic() + LAST_LINES_WAIT
+        while not self._stream.complete and job.allocation_id and time.monotonic() < until:
+            if not await self._read_log(hub, job):
+                await asyncio.sleep(0.2)
+        self._show(self._stream.flush())
+
+    def _show(self, lines: list[str]) -> None:
+        for line in lines:
+            self.log.info(line)
+
+    async def _push(self, outcome: Outcome) -> bool:
+        """Make the value the task's XCom; False if it cannot be mapped over, which the worker's leg says."""
+        if not self.push_result:
+            return True
+        if self.mapped and not isinstance(outcome.value, (list, dict)):
+            return False
+        from airflow.sdk.execution_time.xcom import XCom
+
+        length = len(outcome.value) if self.mapped else None
+        await asyncio.to_thread(
+            XCom.set, key="return_value", value=outcome.value, _mapped_length=length, **self._task_key()
+        )
+        return True
+
+    def _task_key(self) -> dict[str, Any]:
+        task = self.task_instance
+        assert task is not None, "a JobTrigger always belongs to a task"  # noqa: S101
+        return {
+            "dag_id": task.dag_id,
+            "run_id": task.run_id,
+            "task_id": task.task_id,
+            "map_index": task.map_index,
+        }
+
+    async def _resume_position(self) -> None:
+        """After a restart of the triggerer: go on in the log where the one before was."""
+        if time.time() - self.deferred_at < EARLIEST_WORKER_LEG or self.task_instance is None:
+            return
+        from airflow.sdk.execution_time.xcom import XCom
+
+        try:
+            kept = await asyncio.to_thread(XCom.get_one, key=POSITION_KEY, **self._task_key())
+        except Exception as error:
+            self.log.debug("No position in the log is known: %s", error)
+            return
+        if kept:
+            self._stream = LogStream.at(kept)
+
+    async def _keep_position(self, at_once: bool = False) -> None:
+        """Keep the position in the log as an XCom of the task, at most once a minute."""
+        now = time.monotonic()
+        if self.task_instance is None or self._stream.allocation_id is None:
+            return
+        if not at_once and now - self._position_kept < POSITION_EVERY:
+            return
+        self._position_kept = now
+        from airflow.sdk.execution_time.xcom import XCom
+
+        try:
+            await asyncio.to_thread(
+                XCom.set, key=POSITION_KEY, value=self._stream.position(), **self._task_key()
+            )
+        except Exception as error:
+            self.log.debug("The position in the log cannot be kept: %s", error)
+
+    async def on_kill(self) -> None:
+        """A person cleared, marked or deleted the task: cancel the job. A stopping triggerer never does."""
+        from emep.hooks.emep import async_client
+
+        async with await async_client(self.conn_id) as client:
+            await client.cancel(self.job_id, "the Airflow task was ended by a user")
+        self.log.info("Job %s is cancelled", self.job_id)
+
+
+def describe(job: JobView) -> str:
+    """The state of a job in one sentence."""
+    where = (
+        f" on {', '.join(f'{gpu.node}:{gpu.index}' for gpu in job.gpus) or ', '.join(job.nodes)}"
+        if job.nodes
+        else ""
+    )
+    again = f" (epoch {job.epoch})" if job.epoch > 1 else ""
+    state = job.state.value
+    if state == "pending":
+        return f"Job {job.id} waits{again}: {job.reason or 'for the next plan'}"
+    if state in ("starting", "running"):
+        return f"Job {job.id} is {state}{where}{again}"
+    return (
+        f"Job {job.id} is {state}{again}: {job.reason}" if job.reason else f"Job {job.id} is {state}{again}"
+    )
+
+
+def _gone(error: Exception) -> bool:
+    """The ledger knows no such job: waiting longer cannot help."""
+    return getattr(error, "status", None) in (404, 410)

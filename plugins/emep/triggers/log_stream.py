@@ -1,0 +1,60 @@
+"""The log of a job's allocations as lines, each once: no I/O, so that operator and trigger share it.
+
+A job may have several allocations, one after the other (preempted, node lost); the stream goes on with the
+next one's log from its beginning. A position is what survives a restart: an allocation and the byte after the
+last line shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MAX_LINE = 8192
+"""Characters after which a line that has no end is shown all the same."""
+
+
+@dataclass
+class LogStream:
+    """Where the reading of one job's log stands."""
+
+    allocation_id: str | None = None
+    offset: int = 0
+    """Byte to read from next, in the log of ``allocation_id``."""
+    complete: bool = False
+    """Nothing more will come from this allocation."""
+    _rest: str = field(default="", repr=False)
+
+    def turn_to(self, allocation_id: str | None) -> list[str]:
+        """Follow this allocation from now on; the lines that the one before left without an end."""
+        if allocation_id is None or allocation_id == self.allocation_id:
+            return []
+        rest = self.flush()
+        self.allocation_id, self.offset, self.complete = allocation_id, 0, False
+        return rest
+
+    def feed(self, text: str, next_offset: int, complete: bool) -> list[str]:
+        """Take what was read at ``offset``; the lines that are now whole."""
+        self.offset, self.complete = next_offset, complete
+        *lines, self._rest = (self._rest + text).split("\n")
+        if len(self._rest) > MAX_LINE:
+            lines.append(self._rest)
+            self._rest = ""
+        return [line.rstrip("\r") for line in lines] + (self.flush() if complete else [])
+
+    def flush(self) -> list[str]:
+        """What is left without an end of line."""
+        rest, self._rest = self._rest, ""
+        return [rest.rstrip("\r")] if rest else []
+
+    def position(self) -> dict[str, object]:
+        """Allocation and byte after the last line shown, for whoever goes on after a restart."""
+        return {"allocation_id": self.allocation_id, "offset": self.offset - len(self._rest.encode())}
+
+    @classmethod
+    def at(cls, position: object) -> LogStream:
+        """A stream that goes on at a position; anything else starts at the beginning."""
+        if isinstance(position, dict) and isinstance(position.get("offset"), int) and position["offset"] >= 0:
+            allocation_id = position.get("allocation_id")
+            if isinstance(allocation_id, str):
+                return cls(allocation_id, position["offset"])
+        return cls()
