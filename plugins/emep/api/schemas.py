@@ -6,17 +6,23 @@ SQLAlchemy. Times are ISO 8601 UTC; durations are seconds (requests also take ``
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from emep.units import parse_duration, parse_memory
 
-Duration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0)]
-Memory = Annotated[int, BeforeValidator(parse_memory), Field(ge=0)]
+# Bounds that every database can hold; nobody runs a job for a century or owns 4 EiB of memory.
+Duration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0, le=3.2e9)]
+Memory = Annotated[int, BeforeValidator(parse_memory), Field(ge=0, le=2**62)]
 Name = Annotated[str, Field(min_length=1, max_length=250)]
+Text = Annotated[str, Field(max_length=250)]
+Labels = Annotated[dict[Name, Text], Field(max_length=200)]
+MAX_DEPTH = 100
+"""Of nested lists and mappings in free-form fields."""
 
 
 class JobState(str, Enum):
@@ -47,10 +53,44 @@ class Directive(str, Enum):
     ABORT = "abort"
 
 
+def check_storable(value: Any, path: str = "", depth: int = 0) -> None:
+    """Refuse what JSON's grammar or Python's reader lets through but no database or answer can carry.
+
+    Raises ValueError that names the path: NUL and lone surrogates in texts, NaN and infinities, integers beyond 64
+    bits, nesting deeper than ``MAX_DEPTH``.
+    """
+    where = path or "the document"
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{where}: nested more than {MAX_DEPTH} deep")
+    if isinstance(value, str):
+        if "\x00" in value or any("\ud800" <= character <= "\udfff" for character in value):
+            raise ValueError(f"{where}: has a NUL or half a surrogate pair; use printable text")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{where}: {value} is not a finite number")
+    elif isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise ValueError(f"{where}: an integer of more than 64 bits")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            check_storable(key, f"a key of {where}", depth + 1)
+            check_storable(item, f"{path}.{key}" if path else str(key), depth + 1)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            check_storable(item, f"{path}[{index}]", depth + 1)
+
+
 class Request(BaseModel):
     """Base of what comes in: unknown fields are refused by name."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _storable(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            check_storable(value)
+        return value
 
 
 class Topology(Request):
@@ -58,35 +98,35 @@ class Topology(Request):
 
     required: Literal["nvlink", "node", "rack", "block"] | None = None
     preferred: Literal["nvlink", "node", "rack", "block"] | None = "rack"
-    affinity: dict[str, str] = Field(default_factory=dict)
-    anti_affinity: dict[str, str] = Field(default_factory=dict)
+    affinity: Labels = Field(default_factory=dict)
+    anti_affinity: Labels = Field(default_factory=dict)
 
 
 class AirflowTask(Request):
     """The task instance that asks; write routes authorise on the stored dag_id."""
 
-    dag_id: str
-    run_id: str
-    task_id: str
-    map_index: int = -1
-    try_number: int = 1
+    dag_id: Name
+    run_id: Name
+    task_id: Name
+    map_index: int = Field(default=-1, ge=-1, lt=2**31)
+    try_number: int = Field(default=1, ge=0, lt=2**31)
     last_try: bool = True
 
 
 class JobRequest(Request):
     """``POST /jobs``: the fields of a job (docs/submit.md)."""
 
-    queue: str = "merge"
-    priority: str = "normal"
-    project: str = "default"
-    user: str | None = None
+    queue: Name = "merge"
+    priority: Name = "normal"
+    project: Name = "default"
+    user: Name | None = None
     gpu_count: int | None = Field(default=None, ge=0, le=100_000)
     node_count: int | None = Field(default=None, ge=1, le=100_000)
     gpu_per_node: int | None = Field(default=None, ge=1, le=1024)
-    cpu: float = Field(default=1.0, gt=0)
+    cpu: float = Field(default=1.0, gt=0, le=1e6)
     memory: Memory = 2 * 1024**3
     gpu_memory_min: Memory = 0
-    gpu_type: str | None = None
+    gpu_type: Text | None = None
     nvlink_required: bool = False
     topology: Topology = Field(default_factory=Topology)
     max_duration: Duration | None = None
@@ -96,11 +136,11 @@ class JobRequest(Request):
     runtime: Literal["agent", "kubernetes", "external"] = "agent"
     spec: dict[str, Any] | None = None
     """The engine's SPEC (``emep-engine schema spec``); required for runtime agent."""
-    trace_id: str | None = None
-    experiment_id: str | None = None
-    job_type: str | None = None
-    idempotency_key: str | None = Field(default=None, max_length=500)
-    checkpoint_key: str | None = Field(default=None, max_length=500)
+    trace_id: Text | None = None
+    experiment_id: Text | None = None
+    job_type: Text | None = None
+    idempotency_key: str | None = Field(default=None, min_length=1, max_length=500)
+    checkpoint_key: str | None = Field(default=None, min_length=1, max_length=500)
     """Where checkpoints are kept: the task's key without the try, so that a retry resumes too."""
     airflow: AirflowTask | None = None
 
@@ -168,43 +208,43 @@ class GpuReport(Request):
 
     index: int = Field(ge=0, le=1023)
     uuid: Name
-    gpu_type: str = ""
+    gpu_type: Text = ""
     gpu_memory: Memory = 0
-    nvlink_group_id: str | None = None
+    nvlink_group_id: Name | None = None
 
 
 class NodeRequest(Request):
     """``POST /nodes``: a node with its GPUs; the same name again replaces the description."""
 
     name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
-    pool: str = "default"
-    rack: str = ""
-    block: str = ""
-    labels: dict[str, str] = Field(default_factory=dict)
-    cpu: float = Field(default=0, ge=0)
+    pool: Name = "default"
+    rack: Text = ""
+    block: Text = ""
+    labels: Labels = Field(default_factory=dict)
+    cpu: float = Field(default=0, ge=0, le=1e6)
     memory: Memory = 0
-    network_bandwidth_gbps: float = Field(default=0, ge=0)
+    network_bandwidth_gbps: float = Field(default=0, ge=0, le=1e9)
     gpus: list[GpuReport] = Field(default_factory=list, max_length=1024)
 
 
 class GpuHealth(Request):
     """One GPU in the ten-second report."""
 
-    index: int = Field(ge=0)
+    index: int = Field(ge=0, le=1023)
     healthy: bool = True
-    reason: str = ""
+    reason: str = Field(default="", max_length=1000)
     utilization: float | None = Field(default=None, ge=0, le=100)
-    temperature_c: float | None = None
-    memory_used: int | None = Field(default=None, ge=0)
-    memory_total: int | None = Field(default=None, ge=0)
-    ecc_errors: int | None = Field(default=None, ge=0)
-    xid: int | None = None
+    temperature_c: float | None = Field(default=None, ge=-300, le=1e4)
+    memory_used: int | None = Field(default=None, ge=0, le=2**62)
+    memory_total: int | None = Field(default=None, ge=0, le=2**62)
+    ecc_errors: int | None = Field(default=None, ge=0, lt=2**62)
+    xid: int | None = Field(default=None, ge=0, lt=2**31)
 
 
 class HealthReport(Request):
     """``POST /nodes/{name}/health``."""
 
-    gpus: list[GpuHealth]
+    gpus: list[GpuHealth] = Field(max_length=1024)
 
 
 class GpuView(BaseModel):
@@ -242,14 +282,14 @@ class NodeView(BaseModel):
 class RunningAllocation(Request):
     """What an agent says still runs on its node, whatever its epoch."""
 
-    allocation_id: str
-    epoch: int
+    allocation_id: Name
+    epoch: int = Field(ge=0, lt=2**31)
 
 
 class PollRequest(Request):
     """``POST /nodes/{name}/poll``: waits up to ``timeout`` seconds for orders that the agent does not already carry out."""
 
-    running: list[RunningAllocation] = Field(default_factory=list)
+    running: list[RunningAllocation] = Field(default_factory=list, max_length=4096)
     timeout: float = Field(default=20, ge=0, le=30)
 
 
@@ -289,7 +329,7 @@ class PollAnswer(BaseModel):
 class Heartbeat(Request):
     """``POST /allocations/{id}/heartbeat``, authorised by the lease token."""
 
-    epoch: int
+    epoch: int = Field(ge=0, lt=2**31)
     checkpoint: dict[str, Any] | None = None
     """``{"step": 3, "uri": ".../step-00000003", "time": ISO}`` of the last complete checkpoint."""
     progress: dict[str, Any] | None = None
@@ -307,8 +347,8 @@ class HeartbeatAnswer(BaseModel):
 class Completion(Request):
     """``POST /allocations/{id}/complete``; the same call again is answered the same, a stale epoch with 409."""
 
-    epoch: int
-    exit_code: int
+    epoch: int = Field(ge=0, lt=2**31)
+    exit_code: int = Field(ge=-255, le=255)
     result: dict[str, Any] | None = None
     message: str | None = Field(default=None, max_length=4096)
 

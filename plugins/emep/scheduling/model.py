@@ -189,6 +189,10 @@ class RejectCode(str, Enum):
     CPU = "cpu"
     MEMORY = "memory"
     LABELS = "labels"
+    CLASS_NOT_ALLOWED = "class_not_allowed"
+    """The policy keeps the class for other DAGs and roles (found by the ledger, which knows who asks)."""
+    NOT_A_MEMBER = "not_a_member"
+    """The project lists its members (found by the ledger)."""
 
 
 @dataclass(frozen=True, slots=True)
