@@ -1,4 +1,4 @@
-"""FolderArtifactStore: the ArtifactStore over a folder (``file:///path``), safe for several processes at once."""
+"""FolderArtifactStore: the ArtifactStore over a folder (``file:///path``), safe for concurrent processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from engines.artifacts.store import canonical_json, digest_file, digest_folder
+from engines.artifacts.store import Keys, canonical_json, digest_file, digest_folder
 from engines.contract import BadInputError, Output
 
 _BESIDE = ".emep-"
@@ -24,7 +24,7 @@ def path_to_uri(path: Path | str) -> str:
 
 
 def uri_to_path(uri: str) -> Path:
-    """Local path of a ``file:///...`` URI or of a plain path. Raises BadInputError for other schemes and hosts."""
+    """Local path of a ``file:///...`` URI or plain path. Raises BadInputError for other schemes and hosts."""
     parts = urlsplit(uri)
     if not parts.scheme:
         return Path(uri).absolute()
@@ -43,7 +43,7 @@ def fsync_folder(path: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write beside, sync, rename: ``path`` is either what it was or all of ``data``, after a power cut too."""
+    """Write beside, sync, rename: ``path`` is what it was or all of ``data``, after a power cut too."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = _beside(path)
     try:
@@ -62,7 +62,7 @@ class FolderArtifactStore:
         self.uri = path_to_uri(self.root)
 
     def path_of(self, key: str) -> Path:
-        """Local path of a key. Raises BadInputError where the key would leave the store, through a link too."""
+        """Local path of a key. Raises BadInputError where it would leave the store, through a link too."""
         parts = PurePosixPath(key).parts
         if not key or key.startswith("/") or "\\" in key or "\0" in key or ".." in parts or not parts:
             raise BadInputError(f"{key!r} is no artifact key: use a relative path without '..'", field="key")
@@ -119,7 +119,7 @@ class FolderArtifactStore:
         return self._output(target)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Write unless the key exists. A hard link decides the race, so a loser never sees half of the winner's data."""
+        """Write unless the key exists. A hard link decides the race, so nobody sees half of the data."""
         path = self.path_of(key)
         if path.exists():
             return False
@@ -160,7 +160,7 @@ class FolderArtifactStore:
         """Whether the key names a file or a folder."""
         return self.path_of(key).exists()
 
-    def list(self, prefix: str = "") -> list[str]:
+    def list(self, prefix: str = "") -> Keys:
         """Keys of all files under a folder, sorted; what is still being written is left out."""
         folder = self.path_of(prefix) if prefix else self.root
         found = []
@@ -192,7 +192,7 @@ class FolderArtifactStore:
 
 
 def rename_folder(source: Path, target: Path) -> None:
-    """Give a complete folder its name. Raises BadInputError where the name is taken by anything but an empty folder."""
+    """Give a complete folder its name. Raises BadInputError where the name is taken."""
     try:
         source.rename(target)
     except OSError as error:

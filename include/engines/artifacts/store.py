@@ -1,8 +1,8 @@
-"""ArtifactStore: where results lie, by key under one root URI. Folders and object stores share this interface.
+"""ArtifactStore: where results lie, by key under one root URI. Folders and object stores share it.
 
-A key is a relative path with forward slashes (``gen/3/ask.json``). Whatever is visible under a key is complete:
-writers put beside and rename (folders) or upload in one piece (objects). ``put_if_absent`` is the one primitive that
-decides a race: the first writer wins, whatever the others bring.
+A key is a relative path with forward slashes (``gen/3/ask.json``). What is visible under a key is complete:
+writers put beside and rename (folders) or upload in one piece (objects). ``put_if_absent`` is the one
+primitive that decides a race: the first writer wins, whatever the others bring.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from engines.contract import BadInputError, Output
 
 _READ_SIZE = 1 << 20
 
+Keys = list[str]
+"""Sorted keys; a name of its own because the store's method ``list`` hides the builtin."""
+
 
 @runtime_checkable
 class ArtifactStore(Protocol):
@@ -27,7 +30,7 @@ class ArtifactStore(Protocol):
     """Root of the store, without a trailing slash."""
 
     def uri_of(self, key: str) -> str:
-        """URI that ``key`` has, whether it exists or not. Raises BadInputError where the key leaves the root."""
+        """URI of ``key``, whether it exists or not. Raises BadInputError where the key leaves the root."""
         ...
 
     def put_bytes(self, key: str, data: bytes) -> Output:
@@ -35,7 +38,7 @@ class ArtifactStore(Protocol):
         ...
 
     def put_json(self, key: str, value: Any) -> Output:
-        """Write ``value`` as canonical JSON (sorted keys, no NaN). Raises BadInputError for what JSON cannot hold."""
+        """Write as canonical JSON (sorted keys). Raises BadInputError for NaN and what JSON cannot hold."""
         ...
 
     def put_file(self, key: str, path: Path) -> Output:
@@ -66,7 +69,7 @@ class ArtifactStore(Protocol):
         """Whether the key names a file or a folder."""
         ...
 
-    def list(self, prefix: str = "") -> list[str]:
+    def list(self, prefix: str = "") -> Keys:
         """Keys of all files under a folder, sorted."""
         ...
 
@@ -115,8 +118,7 @@ def digest_file(path: Path) -> tuple[str, int]:
 def combine_digests(files: dict[str, str]) -> str:
     """One digest of a folder from those of its files: SHA-256 over ``<hex>  <name>\\n`` lines sorted by name.
 
-    That is what ``sha256sum`` prints, so ``cd FOLDER && find . -type f -printf '%P\\n' | LC_ALL=C sort | xargs
-    sha256sum | sha256sum`` gives the same.
+    That is what ``sha256sum`` prints for the sorted names, so a shell can check it without EMEP.
     """
     lines = (f"{files[name]}  {name}\n" for name in sorted(files, key=str.encode))
     return hashlib.sha256("".join(lines).encode()).hexdigest()

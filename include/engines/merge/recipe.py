@@ -1,0 +1,422 @@
+"""A merge recipe: the ecosystem's merge configuration (YAML), read strictly.
+
+What differs from other readers on purpose: unknown keys and parameters are errors that name the nearest valid one,
+and what is not supported yet is refused in one sentence instead of being ignored. Reading needs no torch and touches
+no model; ``engines.merge.plan`` checks a recipe against its models.
+
+A parameter to search (``{search: [lo, hi], start: x}``) may stand where a parameter's number does: see
+``search_parameters`` and ``substitute``; ``parse_recipe`` itself refuses it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from engines.artifacts import canonical_json, uri_to_path
+from engines.contract import BadInputError
+from engines.merge.methods import METHODS, Base, Method, Scope
+from engines.merge.references import ModelRef, parse_reference
+from engines.merge.search import SearchParameter, search_parameters, start_values, substitute
+from engines.merge.settings import Setting, parse_setting
+from engines.merge.wording import check_keys, join, unknown, wrong
+
+__all__ = [
+    "InputModel",
+    "ModelRef",
+    "Recipe",
+    "SearchParameter",
+    "Slice",
+    "Source",
+    "load_recipe",
+    "parse_recipe",
+    "search_parameters",
+    "start_values",
+    "substitute",
+]
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+TOP_KEYS = (
+    "merge_method",
+    "models",
+    "slices",
+    "modules",
+    "base_model",
+    "parameters",
+    "dtype",
+    "out_dtype",
+    "tokenizer_source",
+    "tokenizer",
+    "chat_template",
+)
+
+Parameters = dict[str, Setting]
+
+
+@dataclass(frozen=True)
+class InputModel:
+    """An entry of ``models``."""
+
+    model: ModelRef
+    parameters: Parameters = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Source:
+    """An entry of a slice's ``sources``: layers [start, end) of a model."""
+
+    model: ModelRef
+    layer_range: tuple[int, int]
+    parameters: Parameters = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Layers of the output, merged from equally many layers of each source."""
+
+    sources: tuple[Source, ...]
+    base_model: ModelRef | None = None
+    parameters: Parameters = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe that follows the grammar. Exactly one of ``models`` and ``slices`` is filled."""
+
+    merge_method: str
+    models: tuple[InputModel, ...] = ()
+    slices: tuple[Slice, ...] = ()
+    base_model: ModelRef | None = None
+    parameters: Parameters = field(default_factory=dict)
+    dtype: str | None = None
+    out_dtype: str | None = None
+    tokenizer_source: str | ModelRef | None = None
+    chat_template: str | None = None
+    file: str | None = None
+    """Where it was read from, for messages."""
+
+    @property
+    def method(self) -> Method:
+        """The merge method."""
+        return METHODS[self.merge_method]
+
+    def references(self) -> list[ModelRef]:
+        """All models in the order of their first mention; the base comes last where nothing else lists it."""
+        listed = [entry.model for entry in self.models]
+        listed += [source.model for part in self.slices for source in part.sources]
+        listed += [part.base_model for part in self.slices if part.base_model]
+        if self.base_model:
+            listed.append(self.base_model)
+        return list(dict.fromkeys(listed))
+
+    def canonical(self) -> dict[str, Any]:
+        """The recipe as plain data in one normal form: equal recipes are equal here, however they were written."""
+        plain: dict[str, Any] = {"merge_method": self.merge_method}
+        if self.models:
+            plain["models"] = [_entry(entry) for entry in self.models]
+        if self.slices:
+            plain["slices"] = [_slice(part) for part in self.slices]
+        if self.parameters:
+            plain["parameters"] = _settings(self.parameters)
+        for name in ("base_model", "dtype", "out_dtype", "tokenizer_source", "chat_template"):
+            value = getattr(self, name)
+            if value is not None:
+                plain[name] = str(value)
+        return plain
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical form."""
+        return hashlib.sha256(canonical_json(self.canonical())).hexdigest()
+
+
+def load_recipe(recipe: Mapping[str, Any] | str) -> tuple[dict[str, Any], str | None]:
+    """The recipe as a mapping, and the file it came from. ``recipe``: a mapping, YAML text, a path or a URI.
+
+    Raises BadInputError where there is no such file, the text is no YAML, or it is not one mapping.
+    """
+    if isinstance(recipe, Mapping):
+        return dict(recipe), None
+    text, file = recipe, None
+    if "\n" not in recipe and not recipe.lstrip().startswith("{"):
+        file = recipe
+        path = uri_to_path(recipe)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not UTF-8 text"
+            raise BadInputError(f"cannot read the recipe {recipe}: {reason}", file=recipe) from error
+    try:
+        documents = list(yaml.load_all(text, Loader=_StrictLoader))
+    except yaml.YAMLError as error:
+        line = " ".join(str(error).split())
+        raise BadInputError(
+            f"{file or 'recipe'}: not valid YAML: {line}", file=file, field="recipe"
+        ) from error
+    if len(documents) != 1 or not isinstance(documents[0], dict):
+        found = f"{len(documents)} documents" if len(documents) != 1 else type(documents[0]).__name__
+        message = f"{file or 'recipe'}: must be one mapping with 'merge_method', found {found}"
+        raise BadInputError(message, file=file, field="recipe")
+    return documents[0], file
+
+
+def parse_recipe(recipe: Mapping[str, Any] | str, *, file: str | None = None) -> Recipe:
+    """Read and check a recipe. ``recipe`` as for ``load_recipe``. Raises BadInputError with the path of the fault."""
+    data, found = load_recipe(recipe)
+    return _Parser(file or found).recipe(data)
+
+
+class _Parser:
+    def __init__(self, file: str | None) -> None:
+        self.file = file
+        self.method: Method = METHODS["linear"]
+
+    def recipe(self, data: Mapping[str, Any]) -> Recipe:
+        check_keys(data, TOP_KEYS, "", self.file)
+        self.method = self._method(data)
+        self._refuse_unsupported(data)
+        models, slices = data.get("models"), data.get("slices")
+        if (models is None) == (slices is None):
+            raise wrong("models", "give exactly one of 'models' and 'slices'", self.file)
+        base = data.get("base_model")
+        recipe = Recipe(
+            merge_method=self.method.name,
+            models=tuple(self._model(entry, where) for entry, where in self._list(models, "models")),
+            slices=tuple(self._slice(entry, where) for entry, where in self._list(slices, "slices")),
+            base_model=None if base is None else parse_reference(base, "base_model", self.file),
+            parameters=self._parameters(data.get("parameters"), "parameters", per_input=False),
+            dtype=self._dtype(data, "dtype"),
+            out_dtype=self._dtype(data, "out_dtype"),
+            tokenizer_source=self._tokenizer_source(data),
+            chat_template=data.get("chat_template"),
+            file=self.file,
+        )
+        self._check_inputs(recipe)
+        return recipe
+
+    def _method(self, data: Mapping[str, Any]) -> Method:
+        name = data.get("merge_method")
+        if name is None:
+            raise wrong("merge_method", f"is missing; one of {', '.join(sorted(METHODS))}", self.file)
+        if name not in METHODS:
+            raise unknown("merge method", name, METHODS, "", self.file)
+        return METHODS[name]
+
+    def _refuse_unsupported(self, data: Mapping[str, Any]) -> None:
+        if data.get("modules") is not None:
+            raise wrong("modules", "recipes by module are not supported yet; use models or slices", self.file)
+        if data.get("tokenizer") is not None:
+            raise wrong("tokenizer", "is not supported yet; use tokenizer_source: base or a model", self.file)
+        if data.get("chat_template") is not None:
+            raise wrong("chat_template", "is not supported yet; the donor's template is copied", self.file)
+
+    def _list(self, value: Any, where: str) -> list[tuple[Any, str]]:
+        if value is None:
+            return []
+        if not isinstance(value, list | tuple) or not value:
+            raise wrong(where, "must be a list with at least one entry", self.file)
+        return [(entry, join(where, index)) for index, entry in enumerate(value)]
+
+    def _mapping(self, value: Any, where: str, keys: tuple[str, ...], required: str) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping):
+            raise wrong(where, f"{value!r} must be a mapping with '{required}'", self.file)
+        check_keys(value, keys, where, self.file)
+        if value.get(required) is None:
+            raise wrong(join(where, required), "is missing", self.file)
+        return value
+
+    def _model(self, value: Any, where: str) -> InputModel:
+        data = self._mapping(value, where, ("model", "parameters"), "model")
+        return InputModel(
+            parse_reference(data["model"], join(where, "model"), self.file),
+            self._parameters(data.get("parameters"), join(where, "parameters"), per_input=True),
+        )
+
+    def _slice(self, value: Any, where: str) -> Slice:
+        keys = ("sources", "base_model", "parameters", "residual_weight")
+        data = self._mapping(value, where, keys, "sources")
+        sources = tuple(
+            self._source(entry, place) for entry, place in self._list(data["sources"], join(where, "sources"))
+        )
+        lengths = {source.layer_range[1] - source.layer_range[0] for source in sources}
+        if len(lengths) > 1:
+            raise wrong(
+                join(where, "sources"),
+                f"layer ranges must be equally long, found {sorted(lengths)}",
+                self.file,
+            )
+        base = data.get("base_model")
+        return Slice(
+            sources,
+            None if base is None else parse_reference(base, join(where, "base_model"), self.file),
+            self._parameters(data.get("parameters"), join(where, "parameters"), per_input=False),
+        )
+
+    def _source(self, value: Any, where: str) -> Source:
+        data = self._mapping(value, where, ("model", "layer_range", "parameters"), "model")
+        layers, place = data.get("layer_range"), join(where, "layer_range")
+        if (
+            not isinstance(layers, list | tuple)
+            or len(layers) != 2
+            or not all(type(n) is int for n in layers)
+        ):
+            raise wrong(place, f"{layers!r} must be two whole numbers [start, end), end excluded", self.file)
+        start, end = layers
+        if not 0 <= start < end:
+            raise wrong(
+                place, f"[{start}, {end}) has no layers; start at 0 or later and end after it", self.file
+            )
+        return Source(
+            parse_reference(data["model"], join(where, "model"), self.file),
+            (start, end),
+            self._parameters(data.get("parameters"), join(where, "parameters"), per_input=True),
+        )
+
+    def _parameters(self, value: Any, where: str, *, per_input: bool) -> Parameters:
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise wrong(where, f"{value!r} must be a mapping of parameters", self.file)
+        settings: Parameters = {}
+        for name, given in value.items():
+            parameter = self.method.parameter(name)
+            if parameter is None:
+                what = f"parameter of {self.method.name}"
+                raise unknown(what, name, [entry.name for entry in self.method.parameters], where, self.file)
+            place = join(where, name)
+            if per_input and parameter.scope is Scope.SHARED:
+                raise wrong(
+                    place, f"{name} is one per tensor: put it under the recipe's parameters", self.file
+                )
+            if given is None:
+                continue
+            settings[name] = parse_setting(given, place, self.file)
+            for condition in settings[name].conditions:
+                for scalar in condition.values:
+                    self._check_value(parameter, scalar, place)
+        return settings
+
+    def _check_value(self, parameter: Any, value: Any, where: str) -> None:
+        if parameter.kind.value == "boolean":
+            if not isinstance(value, bool) and value not in (0, 1):
+                raise wrong(where, f"{value!r} must be true or false", self.file)
+            return
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise wrong(where, f"{value!r} must be a number", self.file)
+        low, high = parameter.low, parameter.high
+        if (low is not None and value < low) or (high is not None and value > high):
+            raise wrong(where, f"{value} must lie within [{low:g}, {high:g}]", self.file)
+
+    def _dtype(self, data: Mapping[str, Any], key: str) -> str | None:
+        value = data.get(key)
+        if value is None:
+            return None
+        name = str(value).removeprefix("torch.")
+        if name == "int64":
+            raise wrong(
+                key, f"int64 would cut weights to whole numbers; one of {', '.join(DTYPES)}", self.file
+            )
+        if name not in DTYPES:
+            raise unknown("type", name, DTYPES, key, self.file)
+        return name
+
+    def _tokenizer_source(self, data: Mapping[str, Any]) -> str | ModelRef | None:
+        value = data.get("tokenizer_source")
+        if value is None or value == "base":
+            return value
+        if value == "union":
+            message = "'union' is not supported yet; use base or a model, with equal vocabularies"
+            raise wrong("tokenizer_source", message, self.file)
+        return parse_reference(value, "tokenizer_source", self.file)
+
+    def _check_inputs(self, recipe: Recipe) -> None:
+        if recipe.tokenizer_source == "base" and recipe.base_model is None:
+            raise wrong("tokenizer_source", "'base' needs base_model", self.file)
+        groups: list[tuple[str, list[ModelRef], ModelRef | None]] = [
+            (
+                join("slices", i),
+                [source.model for source in part.sources],
+                part.base_model or recipe.base_model,
+            )
+            for i, part in enumerate(recipe.slices)
+        ] or [("models", [entry.model for entry in recipe.models], recipe.base_model)]
+        for where, models, base in groups:
+            self._check_group(where, models, base)
+
+    def _check_group(self, where: str, models: list[ModelRef], base: ModelRef | None) -> None:
+        method = self.method
+        if method.base is Base.REQUIRED:
+            if base is None:
+                raise wrong("base_model", f"{method.name} needs a base_model", self.file)
+            if models.count(base) > 1:
+                raise wrong(where, f"lists the base model {base} twice", self.file)
+            count = len([model for model in models if model != base]) + method.base_counts
+        else:
+            count = len(models)
+        least, most = method.inputs
+        if count < least or (most is not None and count > most):
+            wanted = (
+                f"{least}" if most == least else f"at least {least}" if most is None else f"{least}-{most}"
+            )
+            kind = (
+                " (with the base)"
+                if method.base_counts
+                else " beside the base"
+                if base_beside(method)
+                else ""
+            )
+            raise wrong(where, f"{method.name} takes {wanted} model(s){kind}, found {count}", self.file)
+
+
+def base_beside(method: Method) -> bool:
+    """Whether a method's base is not one of its counted inputs."""
+    return method.base is Base.REQUIRED and not method.base_counts
+
+
+def _entry(entry: InputModel) -> dict[str, Any]:
+    plain: dict[str, Any] = {"model": str(entry.model)}
+    if entry.parameters:
+        plain["parameters"] = _settings(entry.parameters)
+    return plain
+
+
+def _slice(part: Slice) -> dict[str, Any]:
+    sources = []
+    for source in part.sources:
+        plain: dict[str, Any] = {"model": str(source.model), "layer_range": list(source.layer_range)}
+        if source.parameters:
+            plain["parameters"] = _settings(source.parameters)
+        sources.append(plain)
+    result: dict[str, Any] = {"sources": sources}
+    if part.base_model:
+        result["base_model"] = str(part.base_model)
+    if part.parameters:
+        result["parameters"] = _settings(part.parameters)
+    return result
+
+
+def _settings(parameters: Parameters) -> dict[str, Any]:
+    return {name: parameters[name].canonical() for name in sorted(parameters)}
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML's safe loader that refuses a key given twice (the first would be dropped silently)."""
+
+
+def _no_duplicates(loader: yaml.SafeLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    seen = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if key in seen:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key '{key}' is given twice", key_node.start_mark
+            )
+        seen.add(key)
+    loader.flatten_mapping(node)
+    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _no_duplicates)

@@ -1,0 +1,46 @@
+"""Shared words of the recipe's error messages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from engines.contract import BadInputError
+
+
+def unknown(
+    what: str, given: object, known: Iterable[str], where: str, file: str | None = None
+) -> BadInputError:
+    """The error for a name that is not among ``known``: says the nearest one, and all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
+    hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"
+    place = f"{where}.{given}" if where else str(given)
+    if close:
+        hint += f" (known: {', '.join(names)})"
+    return BadInputError(f"{_in(file)}{place}: unknown {what} '{given}'; {hint}", file=file, field=place)
+
+
+def wrong(where: str, message: str, file: str | None = None) -> BadInputError:
+    """The error for a field with a value that cannot work; ``message`` says what would."""
+    return BadInputError(f"{_in(file)}{where}: {message}", file=file, field=where)
+
+
+def check_keys(given: Mapping[str, Any], known: Iterable[str], where: str, file: str | None) -> None:
+    """Refuse keys that the grammar does not have."""
+    known = list(known)
+    for key in given:
+        if key not in known:
+            raise unknown("key", key, known, where, file)
+
+
+def join(where: str, key: str | int) -> str:
+    """Path of a key or an index below ``where``: ``models[0].parameters``."""
+    if isinstance(key, int):
+        return f"{where}[{key}]"
+    return f"{where}.{key}" if where else key
+
+
+def _in(file: str | None) -> str:
+    return f"{file}: " if file else ""

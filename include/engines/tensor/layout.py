@@ -1,0 +1,212 @@
+"""Where a model's tensors lie: config, index and safetensors headers of a folder, checked before any tensor is read.
+
+The format: 8 bytes little-endian length, that much JSON ``{name: {dtype, shape, data_offsets}}``, then the bytes.
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engines.contract import BadInputError
+from engines.tensor.dtypes import DTYPES, DType
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+MAX_HEADER = 100_000_000
+"""Bytes; the format's own limit."""
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One tensor in one file."""
+
+    name: str
+    file: Path
+    dtype: DType
+    shape: tuple[int, ...]
+    offset: int
+    """Of the first byte, from the file's start."""
+    nbytes: int
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class ModelLayout:
+    """A model folder: its config, and its tensors by name."""
+
+    folder: Path
+    config: dict[str, Any]
+    tensors: dict[str, TensorInfo]
+    files: tuple[Path, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(info.nbytes for info in self.tensors.values())
+
+    @property
+    def parameters(self) -> int:
+        """Number of elements of all floating tensors."""
+        return sum(info.numel for info in self.tensors.values() if info.dtype.floating)
+
+
+def read_layout(folder: Path) -> ModelLayout:
+    """Read config and headers of a model folder.
+
+    Raises BadInputError naming file and tensor where a file is missing, truncated or corrupt, the index and the files
+    disagree, or two files hold a tensor of the same name.
+    """
+    if not folder.is_dir():
+        raise BadInputError(f"there is no model folder {folder}", file=str(folder), field="model")
+    config = read_json_object(folder / "config.json", "every model folder needs its config")
+    index = folder / INDEX
+    if index.exists():
+        tensors = _sharded(folder, index)
+    else:
+        tensors = read_header(_single_file(folder))
+    if not tensors:
+        raise BadInputError(f"{folder} holds no tensors", file=str(folder), field="model")
+    files = tuple(sorted({info.file for info in tensors.values()}))
+    return ModelLayout(folder, config, tensors, files)
+
+
+def read_json_object(path: Path, why: str) -> dict[str, Any]:
+    """Read a JSON object; ``why`` ends the sentence where the file is missing."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BadInputError(f"{path} is missing; {why}", file=str(path)) from error
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"{path} is not readable JSON: {error}", file=str(path)) from error
+    if not isinstance(value, dict):
+        raise BadInputError(f"{path} must hold a JSON object", file=str(path))
+    return value
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """Tensors of one safetensors file. Raises BadInputError where the header does not describe the file exactly."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            prefix = file.read(8)
+            length = int.from_bytes(prefix, "little")
+            if len(prefix) < 8 or not 0 < length <= min(MAX_HEADER, size - 8):
+                raise _corrupt(path, f"{size} bytes cannot hold a header of {length} bytes (truncated?)")
+            text = file.read(length)
+    except FileNotFoundError as error:
+        raise BadInputError(f"{path} is missing", code="missing_shard", file=str(path)) from error
+    except OSError as error:
+        raise BadInputError(f"cannot read {path}: {error.strerror}", file=str(path)) from error
+    try:
+        header = json.loads(text)
+    except ValueError as error:
+        raise _corrupt(path, f"its header is no JSON ({error})") from error
+    if not isinstance(header, dict):
+        raise _corrupt(path, "its header is no JSON object")
+    header.pop("__metadata__", None)
+    data = 8 + length
+    tensors = {name: _info(path, name, entry, data) for name, entry in header.items()}
+    _check_extent(path, sorted(tensors.values(), key=lambda info: (info.offset, info.nbytes)), data, size)
+    return tensors
+
+
+def _info(path: Path, name: str, entry: Any, data: int) -> TensorInfo:
+    try:
+        code, shape = entry["dtype"], tuple(entry["shape"])
+        begin, end = entry["data_offsets"]
+    except (TypeError, KeyError, ValueError) as error:
+        raise _corrupt(path, f"tensor {name} lacks dtype, shape or data_offsets", name) from error
+    if code not in DTYPES:
+        known = ", ".join(DTYPES)
+        raise BadInputError(
+            f"{path}: tensor {name} has type {code}, which is not supported; known: {known}",
+            file=str(path),
+            field=name,
+        )
+    whole = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
+    dtype = DTYPES[code]
+    if not whole or end - begin != math.prod(shape) * dtype.size:
+        raise _corrupt(path, f"tensor {name} of shape {list(shape)} does not fit bytes {begin}-{end}", name)
+    return TensorInfo(name, path, dtype, shape, data + begin, end - begin)
+
+
+def _check_extent(path: Path, tensors: list[TensorInfo], data: int, size: int) -> None:
+    at = data
+    for info in tensors:
+        if info.offset != at:
+            raise _corrupt(path, f"tensor {info.name} overlaps another or leaves a gap before it", info.name)
+        at += info.nbytes
+        if at > size:
+            missing = f"it ends at byte {at}, the file at {size}: the file is truncated"
+            raise _corrupt(path, f"tensor {info.name} is incomplete; {missing}", info.name)
+    if at != size:
+        raise _corrupt(path, f"{size - at} bytes follow the last tensor")
+
+
+def _sharded(folder: Path, index: Path) -> dict[str, TensorInfo]:
+    weights = read_json_object(index, "").get("weight_map")
+    if not isinstance(weights, dict) or not weights:
+        raise BadInputError(f"{index} has no weight_map", file=str(index), field="weight_map")
+    tensors: dict[str, TensorInfo] = {}
+    for file in sorted({str(name) for name in weights.values()}):
+        if "/" in file or "\\" in file or file in {"", ".", ".."}:
+            raise BadInputError(
+                f"{index}: shard {file!r} is no plain file name", file=str(index), field="weight_map"
+            )
+        try:
+            found = read_header(folder / file)
+        except BadInputError as error:
+            if error.code == "missing_shard":
+                first = next(name for name, where in weights.items() if where == file)
+                raise BadInputError(
+                    f"{folder / file} is missing; {index.name} says it holds {first}",
+                    code="missing_shard",
+                    file=str(folder / file),
+                    field=first,
+                ) from error
+            raise
+        for name, info in found.items():
+            if name in tensors:
+                other = tensors[name].file.name
+                raise BadInputError(
+                    f"{folder}: tensor {name} is in both {other} and {file}", file=str(info.file), field=name
+                )
+            tensors[name] = info
+    for name, file in weights.items():
+        if name not in tensors or tensors[name].file.name != file:
+            raise BadInputError(
+                f"{folder / file} lacks tensor {name}, which {index.name} says it holds",
+                file=str(folder / file),
+                field=name,
+            )
+    return tensors
+
+
+def _single_file(folder: Path) -> Path:
+    single = folder / SINGLE
+    if single.exists():
+        return single
+    found = sorted(folder.glob("*.safetensors"))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        missing = folder / INDEX
+        raise BadInputError(f"{missing} is missing; {len(found)} shards need it", file=str(missing))
+    pickled = sorted([*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")])
+    if pickled:
+        message = f"{pickled[0]} is a pickle, which could run code; save the model as safetensors"
+        raise BadInputError(message, code="pickle", file=str(pickled[0]))
+    raise BadInputError(f"{single} is missing", code="missing_shard", file=str(single))
+
+
+def _corrupt(path: Path, message: str, field: str | None = None) -> BadInputError:
+    return BadInputError(f"{path} is corrupt: {message}", code="corrupt_shard", file=str(path), field=field)
