@@ -1,6 +1,6 @@
-"""Builders for the scheduling core's values: ``a_job("J1").gpus(4).at(0)``, ``a_node("n0").gpus(8)``, snapshots.
+"""Builders for the scheduling core's values: ``a_job("J1").gpus(4).at(0)``, ``a_node("n0").gpus(8)``.
 
-A builder is finished by ``.build()``; the helpers here (``a_snapshot``, ``running``) finish builders themselves.
+A builder is finished by ``.build()``; the helpers here (``a_snapshot``, ``running``) finish them themselves.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def a_pool(size: int, name: str = "n") -> NodeBuilder:
 def running(
     job: JobBuilder | Job, on: str | Sequence[str | GpuId], since: float = 0.0, **fields: Any
 ) -> Allocation:
-    """The allocation of a running job on GPUs written ``node:0-3`` (or ``node:2``, several joined by spaces)."""
+    """The allocation of a running job on GPUs written ``node:0-3`` (several joined by spaces)."""
     built = job.build() if isinstance(job, JobBuilder) else job
     gpus = gpu_ids(on) if isinstance(on, str) else tuple(_one(item) for item in on)
     nodes = tuple(dict.fromkeys(gpu.node for gpu in gpus))
