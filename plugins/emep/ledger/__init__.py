@@ -1,1 +1,1 @@
-"""EMEP."""
+"""The ledger: jobs, nodes and allocations in Airflow's database, and the scheduler service around the pure core."""

@@ -209,6 +209,8 @@ class Allocation(Base):
     last_checkpoint_at: Mapped[float | None] = mapped_column(Double)
     progress: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     log_size: Mapped[int] = mapped_column(BigInteger, default=0)
+    log_closed: Mapped[bool] = mapped_column(Boolean, default=False)
+    """Whoever ships its log has said that nothing more comes."""
 
 
 class AllocationGpu(Base):

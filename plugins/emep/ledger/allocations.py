@@ -1,0 +1,246 @@
+"""Allocations: heartbeats with directives, completion, and the lease's token."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select
+
+from emep.api.schemas import Completion, Directive, Heartbeat, HeartbeatAnswer, JobState, JobView
+from emep.exceptions import ConflictError, NotAuthenticatedError, StaleEpochError
+from emep.ledger.base import LedgerBase
+from emep.ledger.database import Transaction
+from emep.ledger.ids import same_secret, token_digest
+from emep.ledger.repository import get_allocation, get_job, job_view
+from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationEvent, AllocationState, JobEvent, YieldCause
+from emep.ledger.tables import Allocation, Job
+from emep.policy import Policy
+
+EXIT_DONE, EXIT_BAD_INPUT, EXIT_PREEMPTED = 0, 65, 75
+KILLED = frozenset({137, 143, -9, -15})
+"""SIGKILL and SIGTERM, as a shell and as Python count them."""
+
+
+def effective_max_duration(job: Job, policy: Policy) -> float | None:
+    """Seconds that one run of the job may take: its own limit, else its queue's; None: endless."""
+    if job.max_duration is not None:
+        return job.max_duration
+    queue = policy.queues.get(job.queue)
+    return None if queue is None else queue.default_max_duration
+
+
+class Allocations(LedgerBase):
+    """The part of the ledger service that whoever holds an allocation talks to."""
+
+    def check_lease(self, allocation_id: str, token: str) -> None:
+        """Raises NotAuthenticatedError where the token is not this allocation's (whether it exists is not told)."""
+        with self.database.read() as session:
+            stored = session.scalar(select(Allocation.token_sha256).where(Allocation.id == allocation_id))
+        if not same_secret(token_digest(token), stored or ""):
+            raise NotAuthenticatedError("this lease token is not valid for this allocation")
+
+    def allocations(self, *, live_only: bool = True, after: str | None = None, limit: int = 100) -> dict[str, Any]:
+        """A page of allocations, newest first."""
+        query = select(Allocation).order_by(Allocation.id.desc()).limit(limit + 1)
+        if live_only:
+            query = query.where(Allocation.state.in_([state.value for state in LIVE_ALLOCATION_STATES]))
+        if after is not None:
+            query = query.where(Allocation.id < after)
+        with self.database.read() as session:
+            rows = list(session.scalars(query))
+        return {"rows": rows[:limit], "next": rows[limit - 1].id if len(rows) > limit else None}
+
+    # ---- heartbeat -----------------------------------------------------------------------------------------
+
+    def heartbeat(self, allocation_id: str, beat: Heartbeat) -> HeartbeatAnswer:
+        """Renew a lease and say what to do.
+
+        The first one makes the job ``running``. Raises StaleEpochError, which tells the caller to abort, where the
+        allocation is over or the epoch is another.
+        """
+        return self.database.write(lambda tx: self._heartbeat(tx, allocation_id, beat))
+
+    def _heartbeat(self, tx: Transaction, allocation_id: str, beat: Heartbeat) -> HeartbeatAnswer:
+        waiting = tx.session.scalar(
+            select(Allocation.job_id).where(
+                Allocation.id == allocation_id, Allocation.state == AllocationState.GRANTED.value
+            )
+        )
+        if waiting is not None:
+            # Jobs are locked before their allocations everywhere, so that no two calls wait for each other.
+            get_job(tx.session, waiting, lock=True)
+        allocation = self._held(tx, allocation_id, beat.epoch)
+        lease = self.policy.lease.expiry
+        values: dict[str, Any] = {"heartbeat_at": tx.now}
+        is_first = allocation.state == AllocationState.GRANTED.value
+        overdue = allocation.yield_deadline is not None and tx.now > allocation.yield_deadline
+        if not overdue:
+            # Past its grace it is told to abort and its lease runs out: a deaf supervisor holds nothing for ever.
+            values["deadline"] = tx.now + lease
+        if beat.progress is not None:
+            values["progress"] = beat.progress
+        is_new = self._note_checkpoint(tx, allocation, beat.checkpoint, values)
+        if is_first:
+            self._first_heartbeat(tx, allocation, values)
+        tx.move_allocation(allocation, AllocationEvent.HEARTBEAT, **values)
+        if is_first:
+            tx.emit("started", allocation=allocation, actor="supervisor", plan=False)
+        elif is_new:
+            tx.emit(
+                "checkpointed", allocation=allocation, actor="supervisor", plan=False, checkpoint=beat.checkpoint
+            )
+        return self._directive(allocation, tx.now, lease)
+
+    def _first_heartbeat(self, tx: Transaction, allocation: Allocation, values: dict[str, Any]) -> None:
+        job = get_job(tx.session, allocation.job_id, lock=True)
+        limit = effective_max_duration(job, self.policy)
+        values["first_heartbeat_at"] = tx.now
+        values["ends_by"] = None if limit is None else tx.now + limit
+        tx.move_job(
+            job,
+            JobEvent.STARTED,
+            started_at=job.started_at or tx.now,
+            reason_code="",
+            reason=f"runs on {', '.join(allocation.nodes)}",
+        )
+
+    def _note_checkpoint(
+        self, tx: Transaction, allocation: Allocation, checkpoint: dict[str, Any] | None, values: dict[str, Any]
+    ) -> bool:
+        if checkpoint is None:
+            return False
+        job = get_job(tx.session, allocation.job_id)
+        if job.last_checkpoint == checkpoint:
+            return False
+        values["last_checkpoint_at"] = _checkpoint_time(checkpoint, tx.now)
+        job.last_checkpoint = checkpoint
+        tx.session.flush()
+        return True
+
+    @staticmethod
+    def _directive(allocation: Allocation, now: float, lease: float) -> HeartbeatAnswer:
+        if allocation.state != AllocationState.YIELDING.value or allocation.yield_deadline is None:
+            return HeartbeatAnswer(directive=Directive.CONTINUE, lease_seconds=lease)
+        left = allocation.yield_deadline - now
+        if left <= 0:
+            return HeartbeatAnswer(
+                directive=Directive.ABORT, grace_seconds=0, lease_seconds=max(0.0, allocation.deadline - now)
+            )
+        return HeartbeatAnswer(directive=Directive.CHECKPOINT_AND_EXIT, grace_seconds=left, lease_seconds=lease)
+
+    def _held(self, tx: Transaction, allocation_id: str, epoch: int) -> Allocation:
+        """The allocation, while it is the job's present one; else StaleEpochError."""
+        allocation = get_allocation(tx.session, allocation_id, lock=True)
+        if allocation.epoch != epoch:
+            raise StaleEpochError(
+                f"epoch {epoch} is not that of allocation {allocation_id} ({allocation.epoch}): abort", field="epoch"
+            )
+        if AllocationState(allocation.state) not in LIVE_ALLOCATION_STATES:
+            raise StaleEpochError(
+                f"allocation {allocation_id} is {allocation.state}: its GPUs are no longer this holder's, abort",
+                field="epoch",
+            )
+        return allocation
+
+    # ---- completion ----------------------------------------------------------------------------------------
+
+    def complete(self, allocation_id: str, end: Completion, *, actor: str = "supervisor") -> JobView:
+        """The work has ended with this exit code: release the GPUs and decide where the job goes.
+
+        The same call again is answered the same. Raises StaleEpochError for another epoch or a lost lease,
+        ConflictError where it was completed with another exit code.
+        """
+
+        def work(tx: Transaction) -> JobView:
+            allocation = get_allocation(tx.session, allocation_id)
+            job = get_job(tx.session, allocation.job_id, lock=True)
+            allocation = get_allocation(tx.session, allocation_id, lock=True)
+            if allocation.state == AllocationState.RELEASED.value and allocation.epoch == end.epoch:
+                if allocation.exit_code != end.exit_code:
+                    raise ConflictError(
+                        f"allocation {allocation_id} was completed already, with exit code {allocation.exit_code}",
+                        field="exit_code",
+                    )
+                return job_view(tx.session, job)
+            self._held(tx, allocation_id, end.epoch)
+            self._end(tx, job, allocation, end, actor)
+            return job_view(tx.session, job)
+
+        return self.database.write(work)
+
+    def _end(self, tx: Transaction, job: Job, allocation: Allocation, end: Completion, actor: str) -> None:
+        cause = YieldCause(allocation.yield_cause) if allocation.yield_cause else None
+        if JobState(job.state) is JobState.STARTING and end.exit_code in (EXIT_DONE, EXIT_PREEMPTED):
+            # Over before its first heartbeat.
+            tx.move_job(job, JobEvent.STARTED, started_at=job.started_at or tx.now)
+        sentence = _sentence(end)
+        self.end_allocation(
+            tx,
+            allocation,
+            AllocationEvent.RELEASED,
+            code=f"exit_{end.exit_code}",
+            reason=sentence,
+            actor=actor,
+            exit_code=end.exit_code,
+            confirmed=True,
+        )
+        job.exit_code, job.result = end.exit_code, end.result
+        tx.session.flush()
+        if end.exit_code == EXIT_DONE:
+            tx.move_job(job, JobEvent.COMPLETED, ended_at=tx.now, reason_code="", reason="completed")
+            tx.emit("completed", job=job, actor=actor)
+        elif cause is not None:
+            self._end_of_yielding(tx, job, cause, end, sentence)
+        elif end.exit_code == EXIT_PREEMPTED:
+            self.requeue(tx, job, "stopped", "stopped without EMEP's doing, its checkpoint is saved")
+        else:
+            self.fail(tx, job, _failure_code(end.exit_code), sentence, actor)
+
+    def _end_of_yielding(
+        self, tx: Transaction, job: Job, cause: YieldCause, end: Completion, sentence: str
+    ) -> None:
+        """It was told to make room; one that ended by itself meanwhile is judged by its own exit status."""
+        if cause is YieldCause.CANCEL:
+            self.cancelled(tx, job)
+        elif end.exit_code != EXIT_PREEMPTED and end.exit_code not in KILLED:
+            self.fail(tx, job, _failure_code(end.exit_code), sentence)
+        else:
+            self.after_yield(tx, job, cause)
+
+    def after_yield(self, tx: Transaction, job: Job, cause: YieldCause) -> None:
+        """Where a job goes that stopped because it was told to."""
+        if cause is YieldCause.CANCEL:
+            self.cancelled(tx, job)
+        elif cause is YieldCause.TIME_LIMIT:
+            self.fail(tx, job, "time_limit", job.reason)
+        elif cause is YieldCause.UNHEALTHY:
+            self.requeue(tx, job, "unhealthy_gpu", job.reason)
+        else:
+            self.yielded(tx, job, cause, job.reason)
+
+    def cancelled(self, tx: Transaction, job: Job) -> None:
+        """End a job that was told to yield because somebody cancelled it."""
+        tx.move_job(job, JobEvent.CANCELLED, ended_at=tx.now)
+        tx.emit("cancelled", job=job, reason=job.reason)
+
+
+def _checkpoint_time(checkpoint: dict[str, Any], now: float) -> float:
+    """When the checkpoint was taken, by its own word where that is a time in the past."""
+    try:
+        moment = datetime.fromisoformat(str(checkpoint.get("time")))
+        return min(now, moment.timestamp()) if moment.tzinfo else now
+    except (ValueError, OverflowError):
+        return now
+
+
+def _failure_code(exit_code: int) -> str:
+    return "bad_input" if exit_code == EXIT_BAD_INPUT else f"exit_{exit_code}"
+
+
+def _sentence(end: Completion) -> str:
+    """Why it ended, in its own words where it left any."""
+    error = (end.result or {}).get("error")
+    own = error.get("message") if isinstance(error, dict) else None
+    words = end.message or (own if isinstance(own, str) else None)
+    return words or f"exited with {end.exit_code}"

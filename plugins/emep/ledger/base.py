@@ -1,0 +1,229 @@
+"""What all parts of the ledger service share: the database, the policy, the clock, and how work ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from sqlalchemy import delete, select, update
+
+from emep.ledger.database import Database, Transaction
+from emep.ledger.repository import to_datetime
+from emep.ledger.states import AllocationEvent, JobEvent, YieldCause
+from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Usage
+from emep.ledger.usage import decay, decayed_charge
+from emep.policy import Policy
+from emep.settings import Settings
+
+
+class LedgerBase:
+    """Holds what the service's parts share."""
+
+    def __init__(self, database: Database, policy: Callable[[], Policy], settings: Settings) -> None:
+        self.database = database
+        self._policy = policy
+        self.settings = settings
+
+    @property
+    def policy(self) -> Policy:
+        """The policy as it is now."""
+        return self._policy()
+
+    @property
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self.database.clock()
+
+    def alive_for(self) -> float:
+        """How long after an agent's last sign of life its node counts as alive, in seconds."""
+        health = self.policy.health
+        return health.report_every * health.failed_checks
+
+    # ---- ends ----------------------------------------------------------------------------------------------
+
+    def end_allocation(
+        self,
+        tx: Transaction,
+        allocation: Allocation,
+        event: AllocationEvent,
+        *,
+        code: str,
+        reason: str,
+        actor: str = "scheduler",
+        exit_code: int | None = None,
+        confirmed: bool,
+    ) -> None:
+        """End an allocation and charge it. Its GPUs are free at once where its end is ``confirmed``.
+
+        Otherwise they stay held until the nodes' agents no longer list it (``confirm_gone``), so that nothing of
+        an earlier epoch runs beside what is granted next.
+        """
+        tx.move_allocation(allocation, event, ended_at=tx.now, exit_code=exit_code)
+        self._charge(tx, allocation)
+        if confirmed:
+            self.free(tx, allocation, None)
+        tx.emit(
+            f"allocation_{event.value}",
+            allocation=allocation,
+            code=code,
+            reason=reason,
+            actor=actor,
+            gpus=allocation.gpus,
+            held_seconds=tx.now - allocation.granted_at,
+            confirmed=confirmed,
+        )
+
+    def free(self, tx: Transaction, allocation: Allocation, node: str | None) -> None:
+        """Give the GPUs back, of one node or of all; those freed for a preemptor stay held for it."""
+        on_gpus = [AllocationGpu.allocation_id == allocation.id]
+        on_nodes = [AllocationNode.allocation_id == allocation.id]
+        if node is not None:
+            on_gpus.append(AllocationGpu.node == node)
+            on_nodes.append(AllocationNode.node == node)
+        if allocation.held_for is not None:
+            self._hold_for(tx, allocation, node)
+        tx.session.execute(delete(AllocationGpu).where(*on_gpus).execution_options(synchronize_session=False))
+        tx.session.execute(delete(AllocationNode).where(*on_nodes).execution_options(synchronize_session=False))
+
+    def _hold_for(self, tx: Transaction, allocation: Allocation, node: str | None) -> None:
+        preemptor = tx.session.get(Job, allocation.held_for)
+        if preemptor is None or preemptor.state != "pending":
+            return
+        for name, index, _ in allocation.gpus:
+            if node is None or name == node:
+                tx.session.execute(
+                    update(Gpu).where(Gpu.node == name, Gpu.gpu_index == index).values(held_for=preemptor.id)
+                )
+
+    def _charge(self, tx: Transaction, allocation: Allocation) -> None:
+        """Add what the allocation held, from its grant to now, to its entity's usage."""
+        job = tx.session.get(Job, allocation.job_id)
+        if job is None or allocation.gpu_count == 0:
+            return
+        half_life = self.policy.half_life
+        seconds = max(0.0, tx.now - allocation.granted_at)
+        row = tx.session.get(Usage, (job.queue, job.project, job.user), with_for_update=True)
+        if row is None:
+            row = Usage(queue=job.queue, project=job.project, user=job.user, decayed_at=tx.now)
+            row.gpu_seconds = row.billed_gpu_seconds = row.decayed = 0.0
+            tx.session.add(row)
+        row.gpu_seconds += allocation.gpu_count * seconds
+        row.billed_gpu_seconds += allocation.billing_rate * seconds
+        row.decayed = decay(row.decayed, tx.now - row.decayed_at, half_life) + decayed_charge(
+            allocation.billing_rate, allocation.granted_at, tx.now, tx.now, half_life
+        )
+        row.decayed_at = tx.now
+        tx.session.flush()
+
+    # ---- back to the queue, or not -------------------------------------------------------------------------
+
+    def yielded(self, tx: Transaction, job: Job, cause: YieldCause | None, reason: str) -> None:
+        """Put a job that made room back to its place: its priority and submission time are the old ones."""
+        preempted = cause is YieldCause.PREEMPTION
+        tx.move_job(
+            job,
+            JobEvent.YIELDED,
+            queued_at=tx.now,
+            not_before=0.0,
+            preempted=job.preempted or preempted,
+            preemptions=job.preemptions + (1 if preempted else 0),
+            reason_code="",
+            reason=reason,
+        )
+        tx.emit("yielded", job=job, code=cause.value if cause else "", reason=reason)
+
+    def requeue(self, tx: Transaction, job: Job, code: str, reason: str) -> None:
+        """Put a job back because infrastructure was lost under it: a bounded number of times, with backoff."""
+        retries = self.policy.retries
+        used_up = job.requeues >= retries.max_infrastructure
+        wait = min(retries.backoff * 2.0 ** min(job.requeues, 60), retries.max_backoff)
+        tx.move_job(
+            job,
+            JobEvent.REQUEUED,
+            queued_at=tx.now,
+            not_before=tx.now + wait,
+            requeues=job.requeues if used_up else job.requeues + 1,
+            reason_code="",
+            reason=f"{reason}; requeued, not before {_clock_time(tx.now + wait)}",
+        )
+        tx.emit("requeued", job=job, code=code, reason=reason, not_before=tx.now + wait, requeues=job.requeues)
+        if used_up:
+            sentence = f"requeued {retries.max_infrastructure} times for lost infrastructure; the last: {reason}"
+            tx.move_job(job, JobEvent.DIED, ended_at=tx.now, reason_code=code, reason=sentence)
+            tx.emit("dead", job=job, code="requeues_used_up", reason=sentence)
+
+    def fail(self, tx: Transaction, job: Job, code: str, reason: str, actor: str = "scheduler") -> None:
+        """End a job as failed; a task's last try that fails is a dead letter."""
+        last = job.dag_id is not None and job.last_try
+        event = JobEvent.DIED if last else JobEvent.FAILED
+        tx.move_job(job, event, ended_at=tx.now, reason_code=code, reason=reason)
+        tx.emit("dead" if last else "failed", job=job, code=code, reason=reason, actor=actor)
+
+    def release_holds(self, tx: Transaction, job_id: str) -> None:
+        """Forget the GPUs that were freed for a job which has started or needs them no more."""
+        tx.session.execute(
+            update(Gpu)
+            .where(Gpu.held_for == job_id)
+            .values(held_for=None)
+            .execution_options(synchronize_session=False)
+        )
+        tx.session.execute(
+            update(Allocation)
+            .where(Allocation.held_for == job_id)
+            .values(held_for=None)
+            .execution_options(synchronize_session=False)
+        )
+
+    def tell_to_yield(
+        self,
+        tx: Transaction,
+        job: Job,
+        allocation: Allocation,
+        cause: YieldCause,
+        reason: str,
+        *,
+        held_for: str | None = None,
+        actor: str = "scheduler",
+        grace: float | None = None,
+    ) -> None:
+        """Tell running work to checkpoint and exit within the grace period (policy, default 120 s)."""
+        seconds = self.policy.preemption.grace_period if grace is None else grace
+        tx.move_job(job, JobEvent.TOLD_TO_YIELD, reason_code=cause.value, reason=reason)
+        tx.move_allocation(
+            allocation,
+            AllocationEvent.TOLD_TO_YIELD,
+            yield_cause=cause.value,
+            yield_at=tx.now,
+            yield_deadline=tx.now + seconds,
+            held_for=held_for,
+        )
+        tx.emit(
+            "told_to_yield",
+            allocation=allocation,
+            code=cause.value,
+            reason=reason,
+            actor=actor,
+            grace_seconds=seconds,
+            held_for=held_for,
+        )
+
+    def confirm_gone(self, tx: Transaction, allocation: Allocation, node: str) -> None:
+        """Nothing of an allocation that is over runs on ``node`` any more: offer its GPUs again."""
+        held = tx.session.scalars(
+            select(AllocationGpu.gpu_index).where(
+                AllocationGpu.allocation_id == allocation.id, AllocationGpu.node == node
+            )
+        ).all()
+        self.free(tx, allocation, node)
+        tx.emit(
+            "gpus_confirmed_free",
+            allocation=allocation,
+            node=node,
+            reason=f"nothing of {allocation.id} runs on {node} any more",
+            gpu_indices=list(held),
+        )
+
+
+def _clock_time(seconds: float) -> str:
+    moment = to_datetime(math.ceil(seconds))
+    return moment.strftime("%H:%M:%S UTC") if moment else ""

@@ -1,0 +1,202 @@
+"""Transactions of the ledger: short, retried when the database says so, with their events numbered at the end.
+
+Every write runs as ``database.write(work)``: ``work`` gets a ``Transaction``, and may be run again from the start
+after a lock time-out, a deadlock or a lost race, so it must do nothing outside the database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from sqlalchemy import Engine, insert, select, update
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm.attributes import set_committed_value
+
+from emep.exceptions import UnavailableError
+from emep.ledger.states import AllocationEvent, JobEvent, move_allocation, move_job
+from emep.ledger.tables import Allocation, Clock, Event, Job
+
+T = TypeVar("T")
+ATTEMPTS = 6
+_RETRY_CODES = {"40001", "40P01", "55P03"}
+"""PostgreSQL: serialization failure, deadlock, lock not available."""
+
+
+class LostRaceError(Exception):
+    """A guarded update found the row changed: the transaction is rolled back and run again."""
+
+
+class Transaction:
+    """One write: a session, the time it happens at, and the events that become visible with its commit."""
+
+    def __init__(self, session: Session, now: float) -> None:
+        self.session = session
+        self.now = now
+        self.events: list[dict[str, Any]] = []
+        self.dirty = False
+        """Whether the planner must look again."""
+
+    def emit(
+        self,
+        event: str,
+        *,
+        job: Job | None = None,
+        allocation: Allocation | None = None,
+        node: str | None = None,
+        actor: str = "scheduler",
+        code: str = "",
+        reason: str = "",
+        plan: bool = True,
+        **data: Any,
+    ) -> None:
+        """Add an event to the audit; ``plan=False`` where it gives the planner nothing to decide."""
+        job_id = job.id if job is not None else (allocation.job_id if allocation is not None else None)
+        epoch = allocation.epoch if allocation is not None else (job.epoch if job is not None else None)
+        if allocation is not None:
+            data.setdefault("nodes", allocation.nodes)
+        self.events.append(
+            {
+                "time": self.now,
+                "event": event,
+                "actor": actor[:250],
+                "job_id": job_id,
+                "allocation_id": allocation.id if allocation is not None else None,
+                "epoch": epoch,
+                "node": node,
+                "reason_code": code,
+                "reason": reason,
+                "data": data,
+            }
+        )
+        self.dirty = self.dirty or plan
+
+    def move_job(self, job: Job, event: JobEvent, **values: Any) -> None:
+        """Move a job by the table of states, guarded by id, epoch and the state that was read.
+
+        Raises IllegalMoveError where the table has no such move, LostRaceError where somebody moved it meanwhile.
+        """
+        values["state"] = move_job(job.state, event).value
+        self._guarded(job, Job, values)
+
+    def move_allocation(self, allocation: Allocation, event: AllocationEvent, **values: Any) -> None:
+        """Move an allocation likewise."""
+        values["state"] = move_allocation(allocation.state, event).value
+        self._guarded(allocation, Allocation, values)
+
+    def _guarded(self, row: Job | Allocation, table: type[Job] | type[Allocation], values: dict[str, Any]) -> None:
+        statement = (
+            update(table)
+            .where(table.id == row.id, table.epoch == row.epoch, table.state == row.state)
+            .values(**values)
+            .execution_options(synchronize_session=False)
+        )
+        if self.session.execute(statement).rowcount != 1:  # type: ignore[attr-defined]
+            raise LostRaceError(f"{table.__tablename__} {row.id} changed meanwhile")
+        for name, value in values.items():
+            set_committed_value(row, name, value)
+
+    def number_events(self) -> None:
+        """Give the events their numbers and write them; the last statements before the commit."""
+        if not (self.events or self.dirty):
+            return
+        self.session.flush()
+        bump: dict[str, Any] = {"seq": Clock.seq + len(self.events)}
+        if self.dirty:
+            bump["dirty"] = Clock.dirty + 1
+        self.session.execute(update(Clock).where(Clock.id == 1).values(**bump))
+        if not self.events:
+            return
+        last = self.session.scalar(select(Clock.seq).where(Clock.id == 1))
+        first = int(last or 0) - len(self.events) + 1
+        rows = [{"id": first + offset, **event} for offset, event in enumerate(self.events)]
+        self.session.execute(insert(Event), rows)
+
+
+class Database:
+    """Sessions on Airflow's engine (or a test's)."""
+
+    def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.is_sqlite = engine.dialect.name == "sqlite"
+        self._sessions = sessionmaker(engine, expire_on_commit=False, autoflush=False)
+        self._listeners: list[Callable[[], None]] = []
+        # SQLite has one writer: queueing here is fair and prompt, its own busy handler polls.
+        self._writers: contextlib.AbstractContextManager[Any] = (
+            threading.Lock() if self.is_sqlite else contextlib.nullcontext()
+        )
+
+    def on_commit(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after every commit that left events or work for the planner; it must return at once."""
+        self._listeners.append(listener)
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session for reading; nothing of it is committed."""
+        with self._sessions() as session:
+            yield session
+
+    @contextlib.contextmanager
+    def read_consistent(self) -> Iterator[Session]:
+        """A session whose statements all see the same moment."""
+        with self._sessions() as session:
+            if self.is_sqlite:
+                session.connection().exec_driver_sql("BEGIN")
+            else:
+                session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+            yield session
+
+    def write(self, work: Callable[[Transaction], T]) -> T:
+        """Run ``work`` in one transaction and commit it.
+
+        Raises what ``work`` raises, after rolling back; UnavailableError when the database stays busy.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                result, has_events = self._attempt(work)
+            except (LostRaceError, OperationalError, DBAPIError) as error:
+                if not _worth_retrying(error):
+                    raise
+                if attempt == ATTEMPTS:
+                    raise UnavailableError("the database is busy: try again in a few seconds") from error
+                time.sleep(random.uniform(0.005, 0.03) * attempt)
+            else:
+                if has_events:
+                    for listener in self._listeners:
+                        listener()
+                return result
+        raise AssertionError("unreachable")
+
+    def _attempt(self, work: Callable[[Transaction], T]) -> tuple[T, bool]:
+        with self._writers, self._sessions() as session, session.begin():
+            if self.is_sqlite:
+                session.connection().exec_driver_sql("BEGIN IMMEDIATE")
+            transaction = Transaction(session, self.clock())
+            result = work(transaction)
+            transaction.number_events()
+            session.flush()
+            return result, bool(transaction.events) or transaction.dirty
+
+    def prepare(self) -> None:
+        """Make sure the clock's row exists. Raises OperationalError where the tables were never migrated."""
+        with self.read() as session:
+            if session.get(Clock, 1) is not None:
+                return
+        with contextlib.suppress(IntegrityError):  # another API server was first
+            self.write(lambda tx: tx.session.add(Clock(id=1)))
+
+
+def _worth_retrying(error: Exception) -> bool:
+    if isinstance(error, LostRaceError):
+        return True
+    if isinstance(error, DBAPIError):
+        if getattr(error.orig, "pgcode", None) in _RETRY_CODES:
+            return True
+        return "database is locked" in str(error.orig) or "database table is locked" in str(error.orig)
+    return False

@@ -1,0 +1,343 @@
+"""Nodes: registration, health reports, and the orders that an agent's poll is answered with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from emep.api.schemas import (
+    Directive,
+    GpuHealth,
+    GpuRef,
+    GpuReport,
+    HealthReport,
+    JobState,
+    NodeRequest,
+    NodeView,
+    PollAnswer,
+    RunningAllocation,
+    StartOrder,
+    StopOrder,
+)
+from emep.exceptions import ConflictError, InvalidError
+from emep.ledger.base import LedgerBase
+from emep.ledger.database import Transaction
+from emep.ledger.environment import engine_environment
+from emep.ledger.ids import lease_token
+from emep.ledger.repository import chunks, get_job, get_node, node_allocations, node_views
+from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState, YieldCause
+from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node
+from emep.scheduling.model import GpuState
+
+LEAVE_SECONDS = 30.0
+"""How long work that has completed may still be listed by its agent before it is told to abort."""
+
+
+class Nodes(LedgerBase):
+    """The part of the ledger service that agents talk to."""
+
+    def nodes(self, name: str | None = None) -> list[NodeView]:
+        """All nodes, or the one named."""
+        with self.database.read() as session:
+            if name is not None:
+                get_node(session, name)
+            return node_views(session, self.now, self.alive_for(), name)
+
+    # ---- registration --------------------------------------------------------------------------------------
+
+    def register_node(self, request: NodeRequest) -> NodeView:
+        """Take a node in, or its new description; what is known of its GPUs' health is kept.
+
+        Raises InvalidError where an index or UUID comes twice, ConflictError where a GPU belongs to another node
+        that is alive, or one that is to go is held by a job.
+        """
+        _check_gpus(request.gpus)
+        self.database.write(lambda tx: self._register(tx, request))
+        return self.nodes(request.name)[0]
+
+    def _register(self, tx: Transaction, request: NodeRequest) -> None:
+        node = tx.session.get(Node, request.name, with_for_update=True)
+        is_new = node is None
+        if node is None:
+            node = Node(name=request.name, registrations=0, registered_at=tx.now, drain=False)
+            tx.session.add(node)
+        node.pool, node.rack, node.block = request.pool, request.rack, request.block
+        node.labels, node.cpu, node.memory = request.labels, request.cpu, request.memory
+        node.network_bandwidth_gbps = request.network_bandwidth_gbps
+        node.registrations += 1
+        node.last_report_at = node.last_check_at = tx.now
+        tx.session.flush()
+        self._take_from_dead_nodes(tx, request)
+        known = {gpu.gpu_index: gpu for gpu in tx.session.scalars(select(Gpu).where(Gpu.node == request.name))}
+        self._remove_gpus(tx, request, known)
+        for report in request.gpus:
+            self._describe_gpu(tx, request.name, report, known.get(report.index))
+        tx.session.flush()
+        tx.emit(
+            "node_registered" if is_new else "node_registered_again",
+            node=request.name,
+            actor="agent",
+            reason=f"{len(request.gpus)} GPUs in pool {request.pool}",
+            gpus=[report.model_dump() for report in request.gpus],
+        )
+
+    def _take_from_dead_nodes(self, tx: Transaction, request: NodeRequest) -> None:
+        """A GPU is where its agent says; the description of a node that is gone must not keep it."""
+        uuids = [report.uuid for report in request.gpus]
+        elsewhere = tx.session.execute(
+            select(Gpu, Node).join(Node, Node.name == Gpu.node).where(Gpu.uuid.in_(uuids), Gpu.node != request.name)
+        ).all()
+        for gpu, node in elsewhere:
+            held = tx.session.get(AllocationGpu, (gpu.node, gpu.gpu_index))
+            if held is not None or tx.now - node.last_report_at <= self.policy.lease.expiry:
+                raise ConflictError(
+                    f"gpus: {gpu.uuid} belongs to node {gpu.node}, which is alive or holds work on it; "
+                    "two agents must not offer one GPU",
+                    field="gpus",
+                )
+            tx.session.delete(gpu)
+        tx.session.flush()
+
+    def _remove_gpus(self, tx: Transaction, request: NodeRequest, known: dict[int, Gpu]) -> None:
+        described = {report.index: report.uuid for report in request.gpus}
+        for index, gpu in known.items():
+            if described.get(index) == gpu.uuid:
+                continue
+            if tx.session.get(AllocationGpu, (request.name, index)) is not None:
+                raise ConflictError(
+                    f"gpus: GPU {index} ({gpu.uuid}) of {request.name} is held by a job; it can be removed or "
+                    "exchanged once the agent's poll no longer lists that work",
+                    field="gpus",
+                )
+            tx.session.delete(gpu)
+        tx.session.flush()
+        for index in [index for index, gpu in known.items() if described.get(index) != gpu.uuid]:
+            del known[index]
+
+    @staticmethod
+    def _describe_gpu(tx: Transaction, node: str, report: GpuReport, gpu: Gpu | None) -> None:
+        if gpu is None:
+            gpu = Gpu(node=node, gpu_index=report.index, uuid=report.uuid, state=GpuState.HEALTHY.value)
+            gpu.state_reason, gpu.bad_checks, gpu.good_checks, gpu.drain = "", 0, 0, False
+            tx.session.add(gpu)
+        gpu.gpu_type, gpu.memory, gpu.nvlink_group = report.gpu_type, report.gpu_memory, report.nvlink_group_id
+
+    # ---- health --------------------------------------------------------------------------------------------
+
+    def report_health(self, name: str, report: HealthReport) -> NodeView:
+        """Count one check for each GPU of the node; one that the report leaves out has failed it.
+
+        After ``failed_checks`` failures in a row a GPU is unhealthy and its jobs are told to yield, after
+        ``good_checks`` good ones it is back.
+        """
+        seen: set[int] = set()
+        for entry in report.gpus:
+            if entry.index in seen:
+                raise InvalidError(f"gpus: index {entry.index} comes twice", field="gpus")
+            seen.add(entry.index)
+        self.database.write(lambda tx: self._report(tx, name, {entry.index: entry for entry in report.gpus}))
+        return self.nodes(name)[0]
+
+    def _report(self, tx: Transaction, name: str, entries: dict[int, GpuHealth]) -> None:
+        node = get_node(tx.session, name, lock=True)
+        gpus = {gpu.gpu_index: gpu for gpu in tx.session.scalars(select(Gpu).where(Gpu.node == name))}
+        unknown = sorted(set(entries) - set(gpus))
+        if unknown:
+            raise InvalidError(
+                f"gpus: node {name} has no GPU {unknown[0]}; register it with POST /nodes first", field="gpus"
+            )
+        was_silent = tx.now - node.last_report_at > self.alive_for()
+        node.last_report_at = node.last_check_at = tx.now
+        for index, gpu in gpus.items():
+            entry = entries.get(index)
+            if entry is None:
+                self.failed_check(tx, gpu, "no_report", f"no report of GPU {index}")
+                continue
+            gpu.utilization, gpu.temperature_c = entry.utilization, entry.temperature_c
+            gpu.memory_used, gpu.reported_at = entry.memory_used, tx.now
+            if entry.healthy:
+                self._good_check(tx, gpu)
+            else:
+                self.failed_check(tx, gpu, "reported", entry.reason or "reported unhealthy")
+        if was_silent:
+            tx.emit("node_back", node=name, actor="agent", reason="its agent reports again")
+
+    def failed_check(self, tx: Transaction, gpu: Gpu, kind: str, reason: str) -> None:
+        """One failed check; enough of them in a row make the GPU unhealthy (``reported`` or ``no_report``)."""
+        health = self.policy.health
+        gpu.good_checks = 0
+        gpu.bad_checks = min(gpu.bad_checks + 1, 1_000_000)
+        if gpu.bad_checks < health.failed_checks:
+            return
+        already = gpu.state == GpuState.UNHEALTHY.value and gpu.state_reason.startswith(kind)
+        if already:
+            return
+        gpu.state, gpu.state_reason = GpuState.UNHEALTHY.value, f"{kind}: {reason}"[:2000]
+        sentence = f"GPU {gpu.node}:{gpu.gpu_index} is unhealthy after {gpu.bad_checks} failed checks: {reason}"
+        tx.emit("gpu_unhealthy", node=gpu.node, code=kind, reason=sentence, gpu_index=gpu.gpu_index)
+        if kind == "reported":
+            self._yield_gpu(tx, gpu, sentence)
+
+    def _good_check(self, tx: Transaction, gpu: Gpu) -> None:
+        gpu.bad_checks = 0
+        gpu.good_checks = min(gpu.good_checks + 1, 1_000_000)
+        if gpu.state == GpuState.UNHEALTHY.value and gpu.good_checks >= self.policy.health.good_checks:
+            gpu.state, gpu.state_reason = GpuState.HEALTHY.value, ""
+            reason = f"GPU {gpu.node}:{gpu.gpu_index} is healthy again after {gpu.good_checks} good checks"
+            tx.emit("gpu_healthy", node=gpu.node, reason=reason, gpu_index=gpu.gpu_index)
+
+    def _yield_gpu(self, tx: Transaction, gpu: Gpu, reason: str) -> None:
+        """Tell the job on a GPU that was reported bad to yield."""
+        held = tx.session.get(AllocationGpu, (gpu.node, gpu.gpu_index))
+        if held is None:
+            return
+        allocation = tx.session.get(Allocation, held.allocation_id)
+        if allocation is None or allocation.state != AllocationState.ACTIVE.value:
+            return
+        job = get_job(tx.session, allocation.job_id)
+        if JobState(job.state) is JobState.RUNNING:
+            self.tell_to_yield(tx, job, allocation, YieldCause.UNHEALTHY, reason)
+
+    # ---- orders --------------------------------------------------------------------------------------------
+
+    def check_in(self, name: str, running: Sequence[RunningAllocation]) -> None:
+        """An agent's poll arrives: it is alive, and what it does not list does not run there (any more).
+
+        GPUs of allocations that are over are offered again from here on; what it lists has been started.
+        """
+        with self.database.read() as session:
+            node = get_node(session, name)
+            rows = node_allocations(session, name)
+            listed = {entry.allocation_id for entry in running}
+            is_news = any(
+                _is_over(allocation) and on_node.allocation_id not in listed
+                or (not on_node.started and on_node.allocation_id in listed)
+                for on_node, allocation in rows
+            )
+            is_fresh = self.now - node.last_report_at < self.policy.health.report_every / 2
+        if is_news or not is_fresh:
+            self.database.write(lambda tx: self._check_in(tx, name, listed))
+
+    def _check_in(self, tx: Transaction, name: str, listed: set[str]) -> None:
+        node = get_node(tx.session, name, lock=True)
+        was_silent = tx.now - node.last_report_at > self.alive_for()
+        node.last_report_at = tx.now
+        for on_node, allocation in node_allocations(tx.session, name):
+            if allocation.id in listed:
+                on_node.started = True
+            elif _is_over(allocation):
+                self.confirm_gone(tx, allocation, name)
+        if was_silent:
+            tx.emit("node_back", node=name, actor="agent", reason="its agent polls again")
+
+    def orders(self, name: str, running: Sequence[RunningAllocation]) -> tuple[PollAnswer, bool]:
+        """What the agent is to start and to stop now; True: GPUs wait for its next poll, so answer it soon."""
+        listed = {entry.allocation_id: entry.epoch for entry in running}
+        now = self.now
+        orders: list[StartOrder | StopOrder] = []
+        wants_confirmation = False
+        with self.database.read() as session:
+            rows = node_allocations(session, name)
+            known = {allocation.id for _, allocation in rows}
+            strangers = [name for name in listed if name not in known]
+            ended = {a.id: a for a in _allocations(session, strangers)}
+            for on_node, allocation in rows:
+                if allocation.runtime != "agent":
+                    continue
+                if allocation.id in listed:
+                    stop = self._stop_order(allocation, listed[allocation.id], now)
+                    orders.extend([stop] if stop else [])
+                elif _is_over(allocation):
+                    wants_confirmation = True
+                elif allocation.state == AllocationState.GRANTED.value or (
+                    allocation.state == AllocationState.ACTIVE.value and not on_node.started and len(allocation.nodes) > 1
+                ):
+                    orders.append(self._start_order(get_job(session, allocation.job_id), allocation, name))
+        for stranger in strangers:
+            if not _may_still_leave(ended.get(stranger), now):
+                orders.append(_abort(stranger, listed[stranger]))
+        return PollAnswer(orders=orders), wants_confirmation
+
+    @staticmethod
+    def _stop_order(allocation: Allocation, epoch: int, now: float) -> StopOrder | None:
+        if _is_over(allocation) or epoch != allocation.epoch:
+            return _abort(allocation.id, epoch)
+        if allocation.state != AllocationState.YIELDING.value or allocation.yield_deadline is None:
+            return None
+        left = allocation.yield_deadline - now
+        if left <= 0:
+            return _abort(allocation.id, epoch)
+        return StopOrder(
+            allocation_id=allocation.id, epoch=epoch, directive=Directive.CHECKPOINT_AND_EXIT, grace_seconds=left
+        )
+
+    def _start_order(self, job: Job, allocation: Allocation, node: str) -> StartOrder:
+        share = len(allocation.nodes)
+        return StartOrder(
+            allocation_id=allocation.id,
+            job_id=job.id,
+            epoch=allocation.epoch,
+            lease_token=lease_token(self.settings.secret_key, allocation.id, allocation.epoch),
+            gpus=[
+                GpuRef(node=name, index=index, uuid=uuid) for name, index, uuid in allocation.gpus if name == node
+            ],
+            spec=job.spec or {},
+            environment=engine_environment(job, allocation, node, self.settings),
+            cpu=job.cpu / share,
+            memory=job.memory // share,
+        )
+
+    def remove_node(self, name: str, *, actor: str) -> None:
+        """Forget a node that is gone for good. Raises ConflictError while it is alive or runs work."""
+
+        def work(tx: Transaction) -> None:
+            node = get_node(tx.session, name, lock=True)
+            rows = node_allocations(tx.session, name)
+            if tx.now - node.last_report_at <= self.alive_for():
+                raise ConflictError(f"node {name} is alive: stop its agent first")
+            if any(AllocationState(allocation.state) in LIVE_ALLOCATION_STATES for _, allocation in rows):
+                raise ConflictError(f"node {name} still holds work: wait for its leases to run out")
+            for _, allocation in rows:
+                self.confirm_gone(tx, allocation, name)
+            tx.session.execute(delete(AllocationNode).where(AllocationNode.node == name))
+            tx.session.execute(delete(Gpu).where(Gpu.node == name))
+            tx.session.execute(delete(Node).where(Node.name == name))
+            tx.emit("node_removed", node=name, actor=actor)
+
+        self.database.write(work)
+
+
+def _is_over(allocation: Allocation) -> bool:
+    return AllocationState(allocation.state) not in LIVE_ALLOCATION_STATES
+
+
+def _may_still_leave(allocation: Allocation | None, now: float) -> bool:
+    """Whether it has completed just now: its process is given a moment to leave by itself."""
+    if allocation is None or allocation.state != AllocationState.RELEASED.value:
+        return False
+    return now - (allocation.ended_at or 0.0) < LEAVE_SECONDS
+
+
+def _allocations(session: Session, ids: Sequence[str]) -> list[Allocation]:
+    found: list[Allocation] = []
+    for part in chunks(ids):
+        found.extend(session.scalars(select(Allocation).where(Allocation.id.in_(part))))
+    return found
+
+
+def _abort(allocation_id: str, epoch: int) -> StopOrder:
+    return StopOrder(allocation_id=allocation_id, epoch=epoch, directive=Directive.ABORT, grace_seconds=0)
+
+
+def _check_gpus(gpus: Sequence[GpuReport]) -> None:
+    indices: set[int] = set()
+    uuids: set[str] = set()
+    for position, gpu in enumerate(gpus):
+        if gpu.index in indices:
+            raise InvalidError(f"gpus[{position}].index: {gpu.index} comes twice", field=f"gpus[{position}].index")
+        if gpu.uuid in uuids:
+            raise InvalidError(f"gpus[{position}].uuid: {gpu.uuid} comes twice", field=f"gpus[{position}].uuid")
+        indices.add(gpu.index)
+        uuids.add(gpu.uuid)

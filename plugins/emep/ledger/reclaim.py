@@ -1,0 +1,261 @@
+"""What no call announces: leases and deadlines that run out, reports that stay away, jobs that wait too long.
+
+Each finding is a transaction of its own, guarded by the state that was seen, so several API servers may look at once
+and a crash between two leaves nothing half done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from sqlalchemy import and_, or_, select, update
+
+from emep.api.schemas import JobState
+from emep.exceptions import ConflictError, NotFoundError
+from emep.ledger.allocations import Allocations
+from emep.ledger.database import Transaction
+from emep.ledger.nodes import Nodes
+from emep.ledger.repository import get_allocation, get_job
+from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationEvent, AllocationState, JobEvent, YieldCause
+from emep.ledger.tables import Allocation, AllocationNode, Clock, Gpu, Job, Node
+from emep.units import format_duration
+
+log = logging.getLogger(__name__)
+_LIVE = [state.value for state in LIVE_ALLOCATION_STATES]
+_OVER = [AllocationState.LOST.value, AllocationState.RELEASED.value]
+
+
+class Reclaim(Allocations, Nodes):
+    """The part of the ledger service that the periodic tick runs."""
+
+    def tick(self, *, just_started: bool = False) -> None:
+        """Look at everything that depends on time alone.
+
+        When nobody has looked for longer than a few heartbeats, or this server has just started, the control plane
+        was away: every lease and report gets one full period from now before anything is held against anyone.
+        """
+        now = self.now
+        away_since = self._note_tick(now, just_started)
+        if away_since is not None:
+            self._grant_full_period(now, away_since)
+            return
+        for allocation_id in self._overdue_allocations(now):
+            self._safely(lambda name=allocation_id: self._lose(name))  # type: ignore[misc]
+        for allocation_id in self._over_time(now):
+            self._safely(lambda name=allocation_id: self._limit(name))  # type: ignore[misc]
+        for node in self._silent_nodes(now):
+            self._safely(lambda name=node: self._count_missing_reports(name))  # type: ignore[misc]
+        for job_id in self._expired(now):
+            self._safely(lambda name=job_id: self._expire(name))  # type: ignore[misc]
+        for allocation_id, node in self._leaving_without_agent(now):
+            self._safely(lambda name=allocation_id, on=node: self._let_go(name, on))  # type: ignore[misc]
+
+    @staticmethod
+    def _safely(step: object) -> None:
+        """Run one finding; that somebody else was faster is no error."""
+        assert callable(step)  # noqa: S101
+        try:
+            step()
+        except (ConflictError, NotFoundError) as error:
+            log.debug("nothing to reclaim any more: %s", error)
+
+    # ---- the control plane's own absences ------------------------------------------------------------------
+
+    def _note_tick(self, now: float, just_started: bool) -> float | None:
+        """Record that somebody looks; where nobody did for too long, answer since when."""
+
+        def work(tx: Transaction) -> float | None:
+            before = tx.session.scalar(select(Clock.ticked_at).where(Clock.id == 1)) or 0.0
+            tx.session.execute(update(Clock).where(Clock.id == 1).values(ticked_at=now))
+            allowed = max(self.policy.lease.heartbeat, 5 * self.settings.tick_seconds)
+            return before if just_started or now - before > allowed or now < before else None
+
+        return self.database.write(work)
+
+    def _grant_full_period(self, now: float, away_since: float) -> None:
+        """Extend every lease, and believe every node alive that was when the control plane went away."""
+
+        def work(tx: Transaction) -> None:
+            until = now + self.policy.lease.expiry
+            extended = tx.session.execute(
+                update(Allocation)
+                .where(Allocation.state.in_(_LIVE), Allocation.deadline < until)
+                .values(deadline=until)
+                .execution_options(synchronize_session=False)
+            )
+            tx.session.execute(
+                update(Node)
+                .where(Node.last_report_at >= away_since - self.alive_for())
+                .values(last_report_at=now, last_check_at=now)
+                .execution_options(synchronize_session=False)
+            )
+            tx.emit(
+                "control_plane_back",
+                reason=f"every lease lasts at least until {until:.0f}, no report is held missing before",
+                leases=int(extended.rowcount),  # type: ignore[attr-defined]
+            )
+
+        self.database.write(work)
+
+    # ---- leases --------------------------------------------------------------------------------------------
+
+    def _overdue_allocations(self, now: float) -> Sequence[str]:
+        """Allocations past their deadline, and those granted on a node whose agent is silent."""
+        silent = now - self.policy.lease.expiry
+        on_silent_node = (
+            select(AllocationNode.allocation_id)
+            .join(Node, Node.name == AllocationNode.node)
+            .where(Node.last_report_at < silent)
+        )
+        query = select(Allocation.id).where(
+            Allocation.state.in_(_LIVE),
+            or_(
+                Allocation.deadline < now,
+                and_(Allocation.state == AllocationState.GRANTED.value, Allocation.id.in_(on_silent_node)),
+            ),
+        )
+        with self.database.read() as session:
+            return list(session.scalars(query.order_by(Allocation.deadline)))
+
+    def _lose(self, allocation_id: str) -> None:
+        """Take an allocation back whose holder is silent, and requeue its job."""
+
+        def work(tx: Transaction) -> None:
+            allocation = get_allocation(tx.session, allocation_id)
+            job = get_job(tx.session, allocation.job_id, lock=True)
+            allocation = get_allocation(tx.session, allocation_id, lock=True)
+            if AllocationState(allocation.state) not in LIVE_ALLOCATION_STATES:
+                return
+            code, reason = self._why_lost(tx, allocation)
+            if not code:
+                return
+            self.lose(tx, job, allocation, code, reason)
+
+        self.database.write(work)
+
+    def _why_lost(self, tx: Transaction, allocation: Allocation) -> tuple[str, str]:
+        lease = self.policy.lease
+        if allocation.state == AllocationState.GRANTED.value:
+            silent = tx.session.scalars(
+                select(Node.name).where(
+                    Node.name.in_(allocation.nodes), Node.last_report_at < tx.now - lease.expiry
+                )
+            ).first()
+            if silent is not None:
+                return "node_lost", f"node {silent} has been silent for {format_duration(lease.expiry)}"
+            if allocation.deadline < tx.now:
+                after = format_duration(tx.now - allocation.granted_at)
+                return "start_deadline", f"no heartbeat within {after} of the grant on {', '.join(allocation.nodes)}"
+            return "", ""
+        if allocation.deadline >= tx.now:
+            return "", ""
+        last = tx.now - (allocation.heartbeat_at or allocation.granted_at)
+        return "lease_expired", f"no heartbeat for {format_duration(last)} from {', '.join(allocation.nodes)}"
+
+    def lose(self, tx: Transaction, job: Job, allocation: Allocation, code: str, reason: str) -> None:
+        """End an allocation as lost; its GPUs stay held until the agents confirm that nothing runs there."""
+        cause = YieldCause(allocation.yield_cause) if allocation.yield_cause else None
+        self.end_allocation(
+            tx, allocation, AllocationEvent.LOST, code=code, reason=reason, confirmed=False
+        )
+        if cause in (YieldCause.CANCEL, YieldCause.TIME_LIMIT, YieldCause.PREEMPTION):
+            self.after_yield(tx, job, cause)
+        else:
+            self.requeue(tx, job, code, reason)
+
+    def _over_time(self, now: float) -> Sequence[str]:
+        query = select(Allocation.id).where(
+            Allocation.state == AllocationState.ACTIVE.value, Allocation.ends_by < now
+        )
+        with self.database.read() as session:
+            return list(session.scalars(query))
+
+    def _limit(self, allocation_id: str) -> None:
+        """Tell a run that its ``max_duration`` is over: checkpoint, then it is killed and the job has failed."""
+
+        def work(tx: Transaction) -> None:
+            allocation = get_allocation(tx.session, allocation_id)
+            job = get_job(tx.session, allocation.job_id, lock=True)
+            if JobState(job.state) is not JobState.RUNNING or allocation.ends_by is None:
+                return
+            limit = format_duration(allocation.ends_by - (allocation.first_heartbeat_at or allocation.granted_at))
+            self.tell_to_yield(
+                tx, job, allocation, YieldCause.TIME_LIMIT, f"max_duration: this run has taken its {limit}"
+            )
+
+        self.database.write(work)
+
+    # ---- reports -------------------------------------------------------------------------------------------
+
+    def _silent_nodes(self, now: float) -> Sequence[str]:
+        """Nodes whose next report is overdue. Half a period of grace: reports jitter."""
+        overdue = now - 1.5 * self.policy.health.report_every
+        with self.database.read() as session:
+            return list(session.scalars(select(Node.name).where(Node.last_check_at < overdue)))
+
+    def _count_missing_reports(self, name: str) -> None:
+        """Every period without a report is a failed check of each GPU."""
+
+        def work(tx: Transaction) -> None:
+            every = self.policy.health.report_every
+            node = tx.session.get(Node, name, with_for_update=True)
+            if node is None or tx.now - node.last_check_at < 1.5 * every:
+                return
+            missed = max(1, int((tx.now - node.last_check_at) / every))
+            node.last_check_at = max(node.last_check_at + missed * every, tx.now - every)
+            silence = format_duration(tx.now - node.last_report_at)
+            for gpu in tx.session.scalars(select(Gpu).where(Gpu.node == name)):
+                for _ in range(min(missed, self.policy.health.failed_checks)):
+                    self.failed_check(tx, gpu, "no_report", f"no report from {name} for {silence}")
+
+        self.database.write(work)
+
+    # ---- the queue -----------------------------------------------------------------------------------------
+
+    def _expired(self, now: float) -> Sequence[str]:
+        found: list[str] = []
+        with self.database.read() as session:
+            for name, queue in self.policy.queues.items():
+                if queue.pending_ttl is not None:
+                    query = select(Job.id).where(
+                        Job.state == JobState.PENDING.value,
+                        Job.queue == name,
+                        Job.queued_at < now - queue.pending_ttl,
+                    )
+                    found.extend(session.scalars(query))
+        return found
+
+    def _expire(self, job_id: str) -> None:
+        def work(tx: Transaction) -> None:
+            job = get_job(tx.session, job_id, lock=True)
+            if JobState(job.state) is not JobState.PENDING:
+                return
+            waited = format_duration(tx.now - job.queued_at)
+            reason = f"pending for {waited}, longer than queue {job.queue} allows; it waited because: {job.reason}"
+            tx.move_job(job, JobEvent.EXPIRED, ended_at=tx.now, reason_code="pending_ttl", reason=reason)
+            self.release_holds(tx, job.id)
+            tx.emit("expired", job=job, code="pending_ttl", reason=reason)
+
+        self.database.write(work)
+
+    # ---- work that no agent speaks for ---------------------------------------------------------------------
+
+    def _leaving_without_agent(self, now: float) -> Sequence[tuple[str, str]]:
+        """GPUs of lost allocations that nobody will confirm: not started by an agent, and past all silence."""
+        lease = self.policy.lease
+        patience = lease.max_silence + self.policy.preemption.grace_period
+        query = (
+            select(AllocationNode.allocation_id, AllocationNode.node)
+            .join(Allocation, Allocation.id == AllocationNode.allocation_id)
+            .where(
+                Allocation.state.in_(_OVER), Allocation.runtime != "agent", Allocation.ended_at < now - patience
+            )
+        )
+        with self.database.read() as session:
+            return [(row[0], row[1]) for row in session.execute(query)]
+
+    def _let_go(self, allocation_id: str, node: str) -> None:
+        self.database.write(
+            lambda tx: self.confirm_gone(tx, get_allocation(tx.session, allocation_id, lock=True), node)
+        )

@@ -1,0 +1,239 @@
+"""Reading the ledger's rows, and their form on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from emep.api.schemas import AirflowTask, GpuRef, GpuView, JobState, JobView, NodeView
+from emep.exceptions import NotFoundError
+from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Clock, Event, Gpu, Job, Node
+
+CHUNK = 400
+"""Values of one IN list: below SQLite's limit of variables in every build."""
+
+
+def to_datetime(seconds: float | None) -> datetime | None:
+    """Seconds since 1970 as an aware datetime."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def chunks(values: Collection[Any]) -> Iterable[list[Any]]:
+    """``values`` in lists short enough for IN."""
+    listed = list(values)
+    for start in range(0, len(listed), CHUNK):
+        yield listed[start : start + CHUNK]
+
+
+def get_job(session: Session, job_id: str, *, lock: bool = False) -> Job:
+    """The job; raises NotFoundError. ``lock`` keeps others from changing it until the commit."""
+    job = session.get(Job, job_id, with_for_update=lock or None, populate_existing=lock)
+    if job is None:
+        raise NotFoundError(f"there is no job {job_id!r}", field="job_id")
+    return job
+
+
+def get_allocation(session: Session, allocation_id: str, *, lock: bool = False) -> Allocation:
+    """The allocation; raises NotFoundError."""
+    found = session.get(Allocation, allocation_id, with_for_update=lock or None, populate_existing=lock)
+    if found is None:
+        raise NotFoundError(f"there is no allocation {allocation_id!r}", field="allocation_id")
+    return found
+
+
+def get_node(session: Session, name: str, *, lock: bool = False) -> Node:
+    """The node; raises NotFoundError with the fix."""
+    node = session.get(Node, name, with_for_update=lock or None, populate_existing=lock)
+    if node is None:
+        raise NotFoundError(f"there is no node {name!r}: register it with POST /nodes first", field="name")
+    return node
+
+
+def current_allocation(session: Session, job: Job, *, lock: bool = False) -> Allocation | None:
+    """The allocation of the job's present epoch, over or not."""
+    if job.allocation_id is None:
+        return None
+    return session.get(
+        Allocation, job.allocation_id, with_for_update=lock or None, populate_existing=lock
+    )
+
+
+def clock_row(session: Session) -> tuple[int, int, float, int]:
+    """The clock as (seq, dirty, planned_at, planned_dirty)."""
+    row = session.execute(select(Clock.seq, Clock.dirty, Clock.planned_at, Clock.planned_dirty)).one_or_none()
+    return (0, 0, 0.0, -1) if row is None else (row[0], row[1], row[2], row[3])
+
+
+def jobs_by_id(session: Session, ids: Collection[str]) -> list[Job]:
+    """Those that exist of ``ids``."""
+    found: list[Job] = []
+    for part in chunks(ids):
+        found.extend(session.scalars(select(Job).where(Job.id.in_(part))))
+    return found
+
+
+def count_and_page(
+    session: Session, where: Sequence[ColumnElement[bool]], after: str | None, limit: int
+) -> tuple[int, list[Job]]:
+    """How many jobs match, and a page of them, newest first, older than the cursor ``after`` (a job's id)."""
+    total = session.scalar(select(func.count()).select_from(Job).where(*where)) or 0
+    query = select(Job).where(*where).order_by(Job.id.desc()).limit(limit)
+    if after:
+        query = query.where(Job.id < after)
+    return total, list(session.scalars(query))
+
+
+def job_views(session: Session, jobs: Sequence[Job]) -> list[JobView]:
+    """Jobs as every answer shows them, with their allocations read in one go."""
+    wanted = [job.allocation_id for job in jobs if job.allocation_id]
+    allocations: dict[str, Allocation] = {}
+    for part in chunks(wanted):
+        allocations.update((a.id, a) for a in session.scalars(select(Allocation).where(Allocation.id.in_(part))))
+    return [_job_view(job, allocations.get(job.allocation_id or "")) for job in jobs]
+
+
+def job_view(session: Session, job: Job) -> JobView:
+    """One job as every answer shows it."""
+    return job_views(session, [job])[0]
+
+
+def _job_view(job: Job, allocation: Allocation | None) -> JobView:
+    task = None
+    if job.dag_id is not None:
+        task = AirflowTask(
+            dag_id=job.dag_id,
+            run_id=job.run_id or "",
+            task_id=job.task_id or "",
+            map_index=job.map_index,
+            try_number=job.try_number,
+            last_try=job.last_try,
+        )
+    gpus = allocation.gpus if allocation else []
+    return JobView(
+        id=job.id,
+        state=JobState(job.state),
+        queue=job.queue,
+        priority=job.priority,
+        project=job.project,
+        user=job.user,
+        gpu_count=job.gpu_count,
+        nvlink_required=job.nvlink_required,
+        job_type=job.job_type,
+        trace_id=job.trace_id,
+        experiment_id=job.experiment_id,
+        runtime=job.runtime,
+        epoch=job.epoch,
+        try_number=job.try_number,
+        preempted=job.preempted,
+        requeues=job.requeues,
+        submitted_at=_moment(job.submitted_at),
+        queued_at=_moment(job.queued_at),
+        started_at=to_datetime(job.started_at),
+        ended_at=to_datetime(job.ended_at),
+        nodes=list(allocation.nodes) if allocation else [],
+        gpus=[GpuRef(node=node, index=index, uuid=uuid) for node, index, uuid in gpus],
+        allocation_id=job.allocation_id,
+        reason=job.reason,
+        exit_code=job.exit_code,
+        result=job.result,
+        airflow=task,
+        last_checkpoint=job.last_checkpoint,
+    )
+
+
+def node_views(session: Session, now: float, alive_for: float, name: str | None = None) -> list[NodeView]:
+    """Nodes with their GPUs and who holds them; alive: a sign of life within ``alive_for`` seconds."""
+    nodes = select(Node).order_by(Node.name)
+    gpus = select(Gpu).order_by(Gpu.node, Gpu.gpu_index)
+    holds = select(AllocationGpu.node, AllocationGpu.gpu_index, Allocation.job_id).join(
+        Allocation, Allocation.id == AllocationGpu.allocation_id
+    )
+    if name is not None:
+        nodes, gpus = nodes.where(Node.name == name), gpus.where(Gpu.node == name)
+        holds = holds.where(AllocationGpu.node == name)
+    holder = {(node, index): job_id for node, index, job_id in session.execute(holds)}
+    by_node: dict[str, list[GpuView]] = {}
+    for gpu in session.scalars(gpus):
+        by_node.setdefault(gpu.node, []).append(_gpu_view(gpu, holder.get((gpu.node, gpu.gpu_index))))
+    return [
+        NodeView(
+            name=node.name,
+            pool=node.pool,
+            rack=node.rack,
+            block=node.block,
+            labels=node.labels,
+            cpu=node.cpu,
+            memory=node.memory,
+            network_bandwidth_gbps=node.network_bandwidth_gbps,
+            alive=now - node.last_report_at <= alive_for,
+            last_report_at=to_datetime(node.last_report_at),
+            gpus=by_node.get(node.name, []),
+        )
+        for node in session.scalars(nodes)
+    ]
+
+
+def _gpu_view(gpu: Gpu, job_id: str | None) -> GpuView:
+    return GpuView(
+        index=gpu.gpu_index,
+        uuid=gpu.uuid,
+        gpu_type=gpu.gpu_type,
+        gpu_memory=gpu.memory,
+        nvlink_group_id=gpu.nvlink_group,
+        state=gpu.state,
+        state_reason=gpu.state_reason,
+        utilization=gpu.utilization,
+        temperature_c=gpu.temperature_c,
+        memory_used=gpu.memory_used,
+        job_id=job_id,
+    )
+
+
+def node_allocations(session: Session, node: str) -> list[tuple[AllocationNode, Allocation]]:
+    """What is on a node, over or not, as long as its agent has not said that it is gone; oldest first."""
+    query = (
+        select(AllocationNode, Allocation)
+        .join(Allocation, Allocation.id == AllocationNode.allocation_id)
+        .where(AllocationNode.node == node)
+        .order_by(Allocation.granted_at, Allocation.id)
+    )
+    return [(row[0], row[1]) for row in session.execute(query)]
+
+
+def changed_jobs(
+    session: Session, since: int, until: int, ids: Collection[str] | None, limit: int
+) -> tuple[list[str], int]:
+    """Ids of the jobs with events in (since, until], oldest change first, and the cursor that covers them.
+
+    At most ``limit`` jobs; the cursor then stops at the last event that was looked at.
+    """
+    seen: dict[str, None] = {}
+    if ids is not None:
+        found: list[tuple[int, str]] = []
+        for part in chunks(ids):
+            query = (
+                select(func.max(Event.id), Event.job_id)
+                .where(Event.job_id.in_(part), Event.id > since, Event.id <= until)
+                .group_by(Event.job_id)
+            )
+            found.extend((row[0], row[1]) for row in session.execute(query))
+        return [job_id for _, job_id in sorted(found)], until
+    cursor = since
+    rows = session.execute(
+        select(Event.id, Event.job_id).where(Event.id > since, Event.id <= until).order_by(Event.id).limit(20 * limit)
+    ).all()
+    for event_id, job_id in rows:
+        if job_id is not None and job_id not in seen:
+            if len(seen) == limit:
+                return list(seen), cursor
+            seen[job_id] = None
+        cursor = event_id
+    return list(seen), until if len(rows) < 20 * limit else cursor

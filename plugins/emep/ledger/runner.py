@@ -1,0 +1,119 @@
+"""The scheduler service's thread: plans when the state has changed, looks at time-outs every second."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+
+from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from emep.api.schemas import JobState
+from emep.exceptions import EmepError
+from emep.ledger.planner import Planner
+from emep.ledger.repository import clock_row
+from emep.ledger.service import LedgerService
+from emep.ledger.tables import Job
+
+log = logging.getLogger(__name__)
+REPLAN_SECONDS = 10.0
+"""With jobs pending, a plan at least this often: order and reservations depend on time too."""
+BUSY_SECONDS = 0.1
+"""How soon to look again while another API server is planning."""
+
+
+def process_name() -> str:
+    """A name for this process's planner that no other has, not even after a restart with the same pid."""
+    return f"{socket.gethostname()[:100]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+
+
+class Runner:
+    """Runs the planner and the tick of one API server."""
+
+    def __init__(self, ledger: LedgerService, planner: Planner | None = None) -> None:
+        self.ledger = ledger
+        self.planner = planner or Planner(ledger, process_name())
+        self._poke = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._due_at = 0.0
+        ledger.database.on_commit(self._poke.set)
+
+    def start(self) -> None:
+        """Give every lease its full period, then plan and tick in a thread of its own."""
+        self.ledger.database.prepare()
+        self.ledger.tick(just_started=True)
+        self._thread = threading.Thread(target=self._run, name="emep-scheduler", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the cycle it is in."""
+        self._stopping.set()
+        self._poke.set()
+        if self._thread is not None:
+            self._thread.join(timeout=30)
+
+    def last_plan_age(self) -> float | None:
+        """Seconds since any API server's last plan; None before the first."""
+        with self.ledger.database.read() as session:
+            planned_at = clock_row(session)[2]
+        return max(0.0, self.ledger.now - planned_at) if planned_at else None
+
+    # ---- the thread ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        next_tick = time.monotonic()
+        wait = 0.0
+        while not self._stopping.is_set():
+            self._poke.wait(wait)
+            self._poke.clear()
+            wait = self.ledger.settings.tick_seconds
+            try:
+                if time.monotonic() >= next_tick:
+                    next_tick = time.monotonic() + self.ledger.settings.tick_seconds
+                    self.ledger.tick()
+                if self.needs_plan() and self.step() is False:
+                    wait = BUSY_SECONDS
+            except (EmepError, SQLAlchemyError) as error:
+                log.warning("the scheduler's cycle failed and is repeated: %s", error)
+            except Exception:
+                # A defect in a plan must not end scheduling for good; it is logged in full each time.
+                log.exception("the scheduler's cycle failed and is repeated")
+                self._stopping.wait(1.0)
+
+    def needs_plan(self) -> bool:
+        """Whether anything has changed since the last plan, or time alone asks for one."""
+        with self.ledger.database.read() as session:
+            _, dirty, planned_at, planned_dirty = clock_row(session)
+            if dirty != planned_dirty:
+                return True
+            now = self.ledger.now
+            if self._due_at and now >= self._due_at:
+                return True
+            if now - planned_at < REPLAN_SECONDS:
+                return False
+            pending = session.scalar(
+                select(func.count()).select_from(Job).where(Job.state == JobState.PENDING.value)
+            )
+        return bool(pending)
+
+    def step(self) -> bool:
+        """One cycle; False where another planner was at it."""
+        cycle = self.planner.cycle()
+        if cycle is None:
+            return False
+        later = [job.not_before for job in cycle.seen.snapshot.pending if job.not_before > cycle.seen.taken_at]
+        self._due_at = min(later, default=0.0)
+        if cycle.plan.starts or cycle.plan.preemptions:
+            log.info(
+                "planned %d pending jobs in %.3f s: %d started, %d told to yield",
+                len(cycle.seen.snapshot.pending),
+                cycle.seconds,
+                len(cycle.plan.starts),
+                len(cycle.plan.preemptions),
+            )
+        return True

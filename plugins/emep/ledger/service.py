@@ -1,0 +1,11 @@
+"""The ledger service: every method one short transaction, everything the API, the planner and the tick may do."""
+
+from __future__ import annotations
+
+from emep.ledger.jobs import Jobs
+from emep.ledger.logs import Logs
+from emep.ledger.reclaim import Reclaim
+
+
+class LedgerService(Jobs, Reclaim, Logs):
+    """Jobs, nodes, allocations, logs and reclamation over one database, one policy and one clock."""

@@ -1,0 +1,234 @@
+"""The ledger's rows as the immutable snapshot that the scheduling core plans on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from emep.api.schemas import JobState
+from emep.ledger.repository import clock_row
+from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState
+from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node, Usage
+from emep.ledger.usage import decay, decayed_charge
+from emep.policy import Policy
+from emep.scheduling import model
+
+CONFIRMATION_SECONDS = 30.0
+"""How soon GPUs of a lost lease are expected back: an agent polls this often at least."""
+
+
+@dataclass(frozen=True)
+class LedgerSnapshot:
+    """A snapshot, and which state of the ledger it shows."""
+
+    snapshot: model.Snapshot
+    dirty: int
+    seq: int
+    taken_at: float
+    reason_codes: Mapping[str, str]
+    """Pending job -> the codes that are stored as what it waits for."""
+
+
+def model_job(row: Any, policy: Policy) -> model.Job:
+    """A job's row (or any object with its columns) as the core sees it."""
+    topology: Mapping[str, Any] = row.topology or {}
+    return model.Job(
+        id=row.id,
+        submit_time=row.submitted_at,
+        queue=row.queue,
+        priority=policy.canonical_class(row.priority),
+        project=row.project,
+        user=row.user,
+        gpu_count=row.gpu_count,
+        node_count=row.node_count,
+        cpu=row.cpu,
+        memory=row.memory,
+        gpu_memory_min=row.gpu_memory_min,
+        gpu_type=row.gpu_type,
+        nvlink_required=row.nvlink_required,
+        topology_required=topology.get("required"),
+        topology_preferred=topology.get("preferred"),
+        affinity=_terms(topology.get("affinity")),
+        anti_affinity=_terms(topology.get("anti_affinity")),
+        max_duration=row.max_duration,
+        preemptible=row.preemptible,
+        checkpoint_interval=row.checkpoint_interval,
+        placement=row.placement,
+        job_type=row.job_type,
+        preempted=row.preempted,
+        queued_at=row.queued_at,
+        not_before=row.not_before,
+    )
+
+
+def _terms(labels: Mapping[str, str] | None) -> tuple[model.LabelTerm, ...]:
+    return tuple(model.LabelTerm(key, value) for key, value in sorted((labels or {}).items()))
+
+
+def read_nodes(session: Session, alive_since: float) -> tuple[model.Node, ...]:
+    """All nodes with their GPUs, in order of their names; heard of since ``alive_since`` or not schedulable."""
+    gpus: dict[str, list[model.Gpu]] = defaultdict(list)
+    query = select(Gpu.node, Gpu.gpu_index, Gpu.gpu_type, Gpu.memory, Gpu.nvlink_group, Gpu.state)
+    for node, index, gpu_type, memory, group, state in session.execute(query.order_by(Gpu.node, Gpu.gpu_index)):
+        gpus[node].append(model.Gpu(index, gpu_type, memory, group, model.GpuState(state)))
+    return tuple(
+        model.Node(
+            name=node.name,
+            gpus=tuple(gpus[node.name]),
+            pool=node.pool,
+            rack=node.rack,
+            block=node.block,
+            labels=dict(node.labels),
+            cpu=node.cpu,
+            memory=node.memory,
+            network_bandwidth_gbps=node.network_bandwidth_gbps,
+            schedulable=not node.drain and node.last_report_at >= alive_since,
+        )
+        for node in session.execute(select(*Node.__table__.c).order_by(Node.name))
+    )
+
+
+def build_snapshot(session: Session, policy: Policy, now: float, alive_for: float) -> LedgerSnapshot:
+    """Everything ``plan`` may know, of one moment. The session's statements must all see the same moment."""
+    seq, dirty, _, _ = clock_row(session)
+    columns = [getattr(Job, name) for name in _JOB_COLUMNS]
+    rows = session.execute(
+        select(*columns, Job.reason_code).where(Job.state == JobState.PENDING.value).order_by(Job.id)
+    ).all()
+    pending = tuple(model_job(row, policy) for row in rows)
+    live: list[model.Allocation] = []
+    usage = _ended_usage(session, policy, now)
+    running = (
+        select(Allocation, *columns)
+        .join(Job, Job.id == Allocation.job_id)
+        .where(Allocation.state.in_([state.value for state in LIVE_ALLOCATION_STATES]))
+        .order_by(Allocation.granted_at, Allocation.id)
+    )
+    waiting_for: set[str] = set()
+    for row in session.execute(running):
+        allocation, job = row[0], model_job(row, policy)
+        live.append(_live_allocation(allocation, job))
+        if allocation.held_for and allocation.state == AllocationState.YIELDING.value:
+            waiting_for.add(allocation.held_for)
+        key = (job.queue, job.project, job.user)
+        usage[key] = usage.get(key, 0.0) + decayed_charge(
+            allocation.billing_rate, allocation.granted_at, now, now, policy.half_life
+        )
+    live.extend(_not_free_yet(session, policy, now, columns, waiting_for))
+    return LedgerSnapshot(
+        model.Snapshot(
+            nodes=read_nodes(session, now - alive_for),
+            pending=pending,
+            allocations=tuple(live),
+            usage=tuple(model.UsageRecord(*key, seconds) for key, seconds in sorted(usage.items())),
+        ),
+        dirty=dirty,
+        seq=seq,
+        taken_at=now,
+        reason_codes={row.id: row.reason_code for row in rows},
+    )
+
+
+def _live_allocation(allocation: Allocation, job: model.Job) -> model.Allocation:
+    yielding = allocation.state == AllocationState.YIELDING.value
+    return model.Allocation(
+        job=job,
+        gpus=tuple(model.GpuId(node, index) for node, index, _ in allocation.gpus),
+        # Before the first heartbeat no work is done, and max_duration does not run yet.
+        start_time=allocation.first_heartbeat_at or allocation.granted_at,
+        nodes=tuple(allocation.nodes),
+        last_checkpoint=allocation.last_checkpoint_at,
+        yielding=yielding,
+        held_for=allocation.held_for if yielding else None,
+        releases_at=allocation.yield_deadline if yielding else None,
+    )
+
+
+def _not_free_yet(
+    session: Session, policy: Policy, now: float, columns: list[Any], waiting_for: set[str]
+) -> list[model.Allocation]:
+    """GPUs that nobody works on and that are not free: of lost leases, and held for a preemptor.
+
+    They appear as allocations of their own that are about to end, so that the core counts them as coming free.
+    """
+    rows = session.execute(
+        select(AllocationGpu.node, AllocationGpu.gpu_index, Allocation.id, Allocation.held_for, *columns)
+        .join(Allocation, Allocation.id == AllocationGpu.allocation_id)
+        .join(Job, Job.id == Allocation.job_id)
+        .where(Allocation.state.in_([AllocationState.LOST.value, AllocationState.RELEASED.value]))
+        .order_by(AllocationGpu.node, AllocationGpu.gpu_index)
+    ).all()
+    leaving: dict[str, list[model.GpuId]] = defaultdict(list)
+    whose: dict[str, tuple[Any, str | None]] = {}
+    for row in rows:
+        leaving[row[2]].append(model.GpuId(row[0], row[1]))
+        whose[row[2]] = (row, row[3])
+    pending_holders = {held for _, held in whose.values() if held} | waiting_for
+    found = [
+        _placeholder(f"leaving:{name}", model_job(whose[name][0], policy), gpus, whose[name][1], now)
+        for name, gpus in leaving.items()
+    ]
+    held: dict[str, list[model.GpuId]] = defaultdict(list)
+    for node, index, job_id in session.execute(
+        select(Gpu.node, Gpu.gpu_index, Gpu.held_for).where(Gpu.held_for.is_not(None)).order_by(Gpu.node, Gpu.gpu_index)
+    ):
+        # Once the last victim is gone the preemptor, first in order, finds all of them free.
+        if job_id in pending_holders:
+            held[job_id].append(model.GpuId(node, index))
+    preemptors = {
+        row.id: model_job(row, policy) for row in session.execute(select(*columns).where(Job.id.in_(list(held))))
+    }
+    found.extend(
+        _placeholder(f"held:{job_id}", preemptors[job_id], gpus, job_id, now)
+        for job_id, gpus in held.items()
+        if job_id in preemptors
+    )
+    return found
+
+
+def _placeholder(
+    name: str, job: model.Job, gpus: list[model.GpuId], held_for: str | None, now: float
+) -> model.Allocation:
+    stand_in = model.Job(
+        id=name,
+        submit_time=job.submit_time,
+        queue=job.queue,
+        priority=job.priority,
+        project=job.project,
+        user=job.user,
+        gpu_count=len(gpus),
+        preemptible=False,
+    )
+    return model.Allocation(
+        job=stand_in,
+        gpus=tuple(gpus),
+        start_time=now,
+        nodes=tuple(dict.fromkeys(gpu.node for gpu in gpus)),
+        yielding=True,
+        held_for=held_for,
+        releases_at=now + CONFIRMATION_SECONDS,
+    )
+
+
+def _ended_usage(session: Session, policy: Policy, now: float) -> dict[tuple[str, str, str], float]:
+    rows = session.execute(select(Usage.queue, Usage.project, Usage.user, Usage.decayed, Usage.decayed_at))
+    return {(q, p, u): decay(amount, now - at, policy.half_life) for q, p, u, amount, at in rows}
+
+
+def read_allocation_nodes(session: Session, allocation_id: str) -> list[str]:
+    """Nodes on which something of the allocation may still run."""
+    return list(
+        session.scalars(select(AllocationNode.node).where(AllocationNode.allocation_id == allocation_id))
+    )
+
+
+_JOB_COLUMNS = (
+    "id submitted_at queue priority project user gpu_count node_count cpu memory gpu_memory_min gpu_type "
+    "nvlink_required topology max_duration preemptible checkpoint_interval placement job_type preempted "
+    "queued_at not_before"
+).split()
