@@ -1,1 +1,119 @@
-"""EMEP."""
+"""The command line ``emep``. A command's module is imported when that command is called, and no other."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("emep.cli.demo", "run the main job on an embedded default: Airflow, two agents, real models"),
+    "submit": ("emep.cli.submit", "start a merge, an evolution, an evaluation or the whole pipeline"),
+    "queue": ("emep.cli.queue", "list pending and running jobs"),
+    "nodes": ("emep.cli.nodes", "list nodes, their GPUs and their health"),
+    "explain": ("emep.cli.explain", "say why a job waits, with every term of its score"),
+    "logs": ("emep.cli.logs", "print a job's log"),
+    "cancel": ("emep.cli.cancel", "cancel a job"),
+    "agent": ("emep.cli.agent", "offer this node's GPUs and run what is granted on them"),
+    "simulate": ("emep.cli.simulate", "run a workload through the scheduler in simulated time"),
+}
+"""Command -> (module, one line). A module has ``add_arguments``, ``run``, perhaps ``DESCRIPTION``, ``EPILOG``."""
+
+FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns 0, 1 (failed) or 2 (wrong use); argparse itself exits with 2."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _top_parser()
+    if not arguments or arguments[0] not in COMMANDS:
+        return _without_command(parser, arguments)
+    name, *rest = arguments
+    try:
+        module = import_module(COMMANDS[name][0])
+    except ModuleNotFoundError as error:
+        if error.name != COMMANDS[name][0]:
+            raise
+        return fail(f"this installation has no command {name}", WRONG_USE)
+    command = argparse.ArgumentParser(
+        prog=f"emep {name}",
+        description=getattr(module, "DESCRIPTION", COMMANDS[name][1]),
+        epilog=getattr(module, "EPILOG", None),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(command)
+    return _run(module.run, command.parse_args(rest))
+
+
+def _run(run: object, args: argparse.Namespace) -> int:
+    try:
+        code = run(args)  # type: ignore[operator]
+        sys.stdout.flush()
+        return int(code or 0)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # `emep queue | head`: nobody reads on. Python would complain once more while it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:
+        if (code := _code_of(error)) is None:
+            raise
+        return fail(str(error), code)
+
+
+def _code_of(error: Exception) -> int | None:
+    """Exit status of an error that is one sentence for people; None for all others."""
+    if "emep.client.errors" in sys.modules:
+        from emep.client.errors import EmepConfigurationError, EmepError
+
+        if isinstance(error, EmepError):
+            return WRONG_USE if isinstance(error, EmepConfigurationError) else FAILED
+    if "emep.agent.settings" in sys.modules:
+        from emep.agent.settings import AgentStartError
+
+        if isinstance(error, AgentStartError):
+            return WRONG_USE if error.usage else FAILED
+    from emep.cli.common import UsageError
+
+    return WRONG_USE if isinstance(error, UsageError) else None
+
+
+def fail(sentence: str, code: int = FAILED) -> int:
+    """Say on standard error what is wrong; returns the exit status."""
+    print(f"emep: {sentence}", file=sys.stderr)
+    return code
+
+
+def _top_parser() -> argparse.ArgumentParser:
+    width = max(map(len, COMMANDS))
+    listing = "\n".join(f"  {name:<{width}}  {line}" for name, (_, line) in COMMANDS.items())
+    return argparse.ArgumentParser(
+        prog="emep",
+        usage="emep COMMAND [options]",
+        description="EMEP: GPU orchestration for Airflow.",
+        epilog=f"commands:\n{listing}\n\n`emep COMMAND --help` describes a command. The API is found by "
+        "EMEP_API_URL (http://localhost:8080)\nand entered with EMEP_USERNAME and EMEP_PASSWORD, EMEP_TOKEN, "
+        "or ~/.config/emep/credentials.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _without_command(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return WRONG_USE
+    if arguments[0].startswith("-"):
+        if parser.parse_args(arguments).version:
+            from importlib.metadata import version
+
+            print(f"emep {version('emep')}")
+        return 0
+    from difflib import get_close_matches
+
+    near = get_close_matches(arguments[0], COMMANDS, n=1)
+    hint = f"did you mean `emep {near[0]}`?" if near else f"commands are {', '.join(COMMANDS)}"
+    return fail(f"there is no command {arguments[0]!r}: {hint}", WRONG_USE)

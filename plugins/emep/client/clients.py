@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
@@ -53,6 +54,8 @@ class _Base:
         self.settings = settings(url) if isinstance(url, str) else url
         self._auth = auth or self.settings.auth
         self._retry = retry or Retry()
+        # Reading the certificates takes longer than most calls, and plain HTTP never uses them.
+        self._verify = self.settings.api_url.startswith("https:")
 
     @property
     def api_url(self) -> str:
@@ -94,7 +97,7 @@ class EmepClient(_Base):
         self, url: str | ClientSettings, auth: httpx.Auth | None = None, *, retry: Retry | None = None
     ) -> None:
         super().__init__(url, auth, retry=retry)
-        self._http = httpx.Client(auth=self._auth, follow_redirects=False)
+        self._http = httpx.Client(verify=self._verify, follow_redirects=False)
 
     @classmethod
     def from_environment(
@@ -126,7 +129,7 @@ class EmepClient(_Base):
         while True:
             attempt += 1
             try:
-                response = self._http.send(self._request(self._http, call))
+                response = self._http.send(self._request(self._http, call), auth=self._auth)
             except httpx.InvalidURL as error:
                 raise connection_error(error, self._base_url(call)) from error
             except httpx.TransportError as error:
@@ -170,7 +173,7 @@ class AsyncEmepClient(_Base):
         self, url: str | ClientSettings, auth: httpx.Auth | None = None, *, retry: Retry | None = None
     ) -> None:
         super().__init__(url, auth, retry=retry)
-        self._http = httpx.AsyncClient(auth=self._auth, follow_redirects=False)
+        self._http = httpx.AsyncClient(verify=self._verify, follow_redirects=False)
 
     @classmethod
     def from_environment(
@@ -192,6 +195,12 @@ class AsyncEmepClient(_Base):
     ) -> None:
         await self.aclose()
 
+    def as_caller(self, auth: httpx.Auth) -> AsyncEmepClient:
+        """The same connections with other credentials; whoever made the connections closes them."""
+        other = copy.copy(self)
+        other._auth = auth
+        return other
+
     async def aclose(self) -> None:
         """Close the connections."""
         await self._http.aclose()
@@ -202,7 +211,7 @@ class AsyncEmepClient(_Base):
         while True:
             attempt += 1
             try:
-                response = await self._http.send(self._request(self._http, call))
+                response = await self._http.send(self._request(self._http, call), auth=self._auth)
             except httpx.InvalidURL as error:
                 raise connection_error(error, self._base_url(call)) from error
             except httpx.TransportError as error:

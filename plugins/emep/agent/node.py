@@ -1,0 +1,92 @@
+"""What the agent tells the API about its node: who it is, once, and how its GPUs are, every ten seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from emep.agent.settings import AgentSettings, AgentStartError
+from emep.agent.telemetry import Telemetry
+from emep.api.schemas import HealthReport, NodeRequest
+from emep.client import AsyncEmepClient, EmepApiError, EmepConnectionError, EmepError
+
+log = logging.getLogger(__name__)
+
+
+class NodeReporter:
+    """Registers one node and reports its health."""
+
+    def __init__(self, settings: AgentSettings, telemetry: Telemetry, client: AsyncEmepClient) -> None:
+        self._settings, self._telemetry, self._client = settings, telemetry, client
+        self.gpus = {gpu.index: gpu for gpu in telemetry.describe()}
+
+    def description(self) -> NodeRequest:
+        """The node as it registers."""
+        settings = self._settings
+        return NodeRequest(
+            name=settings.name,
+            pool=settings.pool,
+            rack=settings.rack,
+            block=settings.block,
+            labels=dict(settings.labels),
+            cpu=settings.cpu,
+            memory=settings.memory,
+            network_bandwidth_gbps=settings.bandwidth_gbps,
+            gpus=list(self.gpus.values()),
+        )
+
+    async def register(self) -> EmepError | None:
+        """Announce the node; what stood in the way if that is worth another try.
+
+        Raises AgentStartError where the API refuses the secret or the description for good.
+        """
+        try:
+            await self._client.register_node(self.description())
+        except EmepApiError as error:
+            api = self._client.api_url
+            if error.status in (401, 403):
+                raise AgentStartError(
+                    f"the API at {api} refuses this agent's secret (EMEP_AGENT_TOKEN): {error}"
+                ) from error
+            if error.status < 500 and error.status not in (408, 425, 429):
+                raise AgentStartError(f"the API at {api} refuses this node: {error}") from error
+            return error
+        except EmepConnectionError as error:
+            return error
+        log.info(
+            "node %s offers %d GPUs (%s) and %g CPUs to %s",
+            self._settings.name,
+            len(self.gpus),
+            self._telemetry.kind,
+            self._settings.cpu,
+            self._client.api_url,
+        )
+        return None
+
+    async def register_if_unknown(self, error: EmepError) -> None:
+        """Register anew with an API that has lost the node, as after its database was restored."""
+        if isinstance(error, EmepApiError) and error.status == 404:
+            with suppress(EmepError):
+                await self._client.register_node(self.description())
+
+    async def report_for_ever(self, sessions: Callable[[], Mapping[int, int]]) -> None:
+        """Report every ten seconds, counted from the last report's planned time, until cancelled.
+
+        ``sessions`` says which GPU is held by the work in which session.
+        """
+        due = time.monotonic()
+        while True:
+            try:
+                gpus = await asyncio.to_thread(self._telemetry.sample, sessions())
+                await self._client.report_health(self._settings.name, HealthReport(gpus=gpus))
+            except EmepError as error:
+                log.warning("health report: %s", error)
+                await self.register_if_unknown(error)
+            except Exception:
+                # A driver that fails in a new way must not end the work; the report that is missing tells.
+                log.exception("the GPUs' health could not be read")
+            due = max(due + self._settings.report_every, time.monotonic())
+            await asyncio.sleep(due - time.monotonic())

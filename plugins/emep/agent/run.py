@@ -1,0 +1,238 @@
+"""One run from its order to its reported end: start or adopt, ship its log, stop it, report it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from emep.agent.environment import run_marks
+from emep.agent.folders import Key, RunFolder
+from emep.agent.process import ProcessIdentity, kill_members
+from emep.agent.shipping import LogShipper
+from emep.api.schemas import Completion, Directive, StartOrder
+from emep.client import AsyncEmepClient, EmepApiError, EmepConnectionError, lease_token
+
+log = logging.getLogger(__name__)
+
+KILLED = 128 + signal.SIGKILL
+_WRAPPER = Path(__file__).with_name("wrapper.py")
+_RESULT_CODES = {"done": 0, "preempted": 75}
+_LOG_PATIENCE = 30.0
+"""Seconds that the rest of a log may hold back the report of the end."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What starting needs beside the order."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+class Run:
+    """Watches one run. ``listed`` says whether the agent's poll must name it as running on this node."""
+
+    def __init__(self, order: StartOrder, folder: RunFolder, client: AsyncEmepClient) -> None:
+        self.order, self.folder = order, folder
+        self._client = client.as_caller(lease_token(order.lease_token))
+        self._marks = run_marks(order, str(folder.result))
+        self._started = asyncio.Event()
+        self._claim: ProcessIdentity | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._stop_task: asyncio.Task[None] | None = None
+        self._deadline: float | None = None
+        self._note: str | None = None
+        self.listed = True
+        self.gone = asyncio.Event()
+        """Set once no process of the run is left and the API was told, or could not be."""
+
+    @property
+    def key(self) -> Key:
+        """(allocation, epoch)."""
+        return self.order.allocation_id, self.order.epoch
+
+    @property
+    def session(self) -> int | None:
+        """The session of the run's processes, once it has one."""
+        return self._claim.pid if self._claim else None
+
+    # --- its life -------------------------------------------------------------------------------------------
+
+    async def start(self, launch: Launch) -> None:
+        """Start the run (nothing happens if another wrapper has claimed it), then watch it to its end."""
+        problem = await self._spawn(launch)
+        if problem is None and self.folder.claim() is None:
+            problem = "the engine did not start on this node; its log says why"
+        await self._watch(problem)
+
+    async def adopt(self) -> None:
+        """Watch a run that an earlier agent started, alive or already over."""
+        await self._watch(None)
+
+    async def refuse(self, sentence: str) -> None:
+        """Report an order that cannot be carried out here."""
+        with self.folder.log.open("a", encoding="utf-8") as file:
+            file.write(f"emep agent: {sentence}\n")
+        await self._watch(sentence)
+
+    async def _spawn(self, launch: Launch) -> str | None:
+        """Start the wrapper and wait for its word; a sentence if that was impossible."""
+        reader, writer = os.pipe()
+        try:
+            self._child = self._start_wrapper(launch, writer)
+        except OSError as error:
+            os.close(reader)
+            return f"the engine could not be started on this node: {error}"
+        finally:
+            os.close(writer)
+        try:
+            # Ends with the word, or with the wrapper (which then has lost, or never had, the run).
+            await asyncio.to_thread(os.read, reader, 16)
+        finally:
+            os.close(reader)
+        return None
+
+    def _start_wrapper(self, launch: Launch, ready: int) -> subprocess.Popen[bytes]:
+        wrapper = [sys.executable, "-I", "-S", str(_WRAPPER), str(self.folder.path), str(ready), "--"]
+        with self.folder.log.open("ab") as output:
+            return subprocess.Popen(
+                [*wrapper, *launch.command, "run", str(self.folder.spec)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder.path,
+                env=dict(launch.environment),
+                start_new_session=True,
+                pass_fds=(ready,),
+            )
+
+    async def _watch(self, problem: str | None) -> None:
+        claim = self.folder.claim()
+        # A wrapper that is gone already may have left its pid, and so its session's number, to a stranger.
+        self._claim = claim if claim is not None and claim.alive() else None
+        self._started.set()
+        shipper = LogShipper(self._client, self.order.allocation_id, self.folder)
+        shipping = asyncio.create_task(shipper.run())
+        try:
+            if self._claim is not None:
+                await self._claim.wait()
+            await self._nothing_left()
+            if self._child is not None:
+                self._child.wait()
+            shipper.finish()
+            await asyncio.wait([shipping], timeout=_LOG_PATIENCE)
+            await self._report(problem)
+            # What could not be shipped in that time still is, if the API comes back.
+            await shipping
+            self.folder.set_done(self.exit_code(problem))
+        finally:
+            shipping.cancel()
+            if self._stop_task is not None:
+                self._stop_task.cancel()
+            self.listed = False
+            self.gone.set()
+
+    async def _nothing_left(self) -> None:
+        """Return once no process of the run is left; until then its GPUs must not be offered."""
+        while not await kill_members(self.session, self._marks):
+            log.warning("%s: processes of epoch %d cannot be killed yet", *self.key)
+
+    # --- its end --------------------------------------------------------------------------------------------
+
+    def exit_code(self, problem: str | None = None) -> int:
+        """How it ended: what the wrapper saw; without one, what the Result says; else 137."""
+        if problem is not None:
+            return 1
+        written = self.folder.exit_code()
+        if written is not None:
+            return written
+        return _RESULT_CODES.get(str((self.folder.result_document() or {}).get("status")), KILLED)
+
+    def _completion(self, problem: str | None) -> Completion:
+        code, result = self.exit_code(problem), self.folder.result_document()
+        message = problem or self._note
+        if message is None and code > 128 and result is None:
+            message = f"the supervisor ended by {_signal_name(code - 128)} and left no result"
+        if message is None and code and result is None:
+            message = f"the supervisor ended with exit status {code} and left no result"
+        return Completion(
+            epoch=self.order.epoch, exit_code=code, result=result, message=message[:4096] if message else None
+        )
+
+    async def _report(self, problem: str | None) -> None:
+        """Post the end until the API has answered. The supervisor may have done so: then this repeats it."""
+        completion, pause = self._completion(problem), 0.5
+        log.info("%s (epoch %d) ended with exit status %d", *self.key, completion.exit_code)
+        while True:
+            try:
+                await self._client.complete(self.order.allocation_id, completion)
+                break
+            except EmepApiError as error:
+                if error.status < 500 and error.status not in (408, 425, 429):
+                    # An old epoch, a lease that ended: its job has gone on without this run.
+                    log.info("%s: the end of epoch %d was not taken: %s", *self.key, error)
+                    break
+                log.warning("%s: the end could not be reported: %s; trying again", self.key[0], error)
+            except EmepConnectionError as error:
+                log.warning("%s: the end could not be reported: %s; trying again", self.key[0], error)
+            self.listed = False
+            self.gone.set()
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 10.0)
+        self.listed = False
+        self.gone.set()
+
+    # --- stopping it ----------------------------------------------------------------------------------------
+
+    def stop(self, directive: Directive, grace_seconds: float, note: str | None = None) -> bool:
+        """Carry out a stop order; False if the same or a stricter one is being carried out already.
+
+        ``checkpoint_and_exit``: SIGTERM to the supervisor, SIGKILL to all of it after the grace. ``abort``:
+        SIGKILL at once. ``note`` goes along with the report of the end.
+        """
+        if directive is Directive.CONTINUE:
+            return False
+        grace = 0.0 if directive is Directive.ABORT else max(0.0, grace_seconds)
+        deadline = time.monotonic() + grace
+        # Deadlines of repeated orders jitter by the time they travel; only a clearly earlier one counts.
+        if self._deadline is not None and deadline > self._deadline - 1.0:
+            return False
+        first, self._deadline, self._note = self._deadline is None, deadline, note or self._note
+        if self._stop_task is not None:
+            self._stop_task.cancel()
+        self._stop_task = asyncio.create_task(self._stop(ask=first and grace > 0))
+        return True
+
+    async def _stop(self, *, ask: bool) -> None:
+        log.info("%s: epoch %d is told to %s", *self.key, "checkpoint and end" if ask else "end now")
+        assert self._deadline is not None  # noqa: S101 - set by the only caller
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
+                await self._started.wait()
+                if ask and (supervisor := self.folder.supervisor()) is not None:
+                    supervisor.send(signal.SIGTERM)
+                await self.gone.wait()
+        if not self.gone.is_set():
+            await kill_members(self.session, self._marks)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def describe(order: StartOrder) -> str:
+    """An order in a few words, for the log."""
+    gpus = ",".join(str(gpu.index) for gpu in order.gpus)
+    return f"{order.spec.get('engine', 'work')} on " + (f"GPU {gpus}" if gpus else "the CPU")

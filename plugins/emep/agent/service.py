@@ -1,0 +1,263 @@
+"""The agent itself: registers the node, reports its health, takes orders, and keeps the runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from contextlib import suppress
+
+from emep.agent.environment import engine_environment
+from emep.agent.folders import Key, RunFolders
+from emep.agent.node import NodeReporter
+from emep.agent.run import Launch, Run, describe
+from emep.agent.settings import AgentSettings, AgentStartError
+from emep.agent.telemetry import Telemetry
+from emep.api.schemas import Directive, PollRequest, RunningAllocation, StartOrder, StopOrder
+from emep.client import AsyncEmepClient, EmepError, agent_token
+from emep.client.retry import NO_RETRY
+
+log = logging.getLogger(__name__)
+
+_QUIET_PAUSE = 1.0
+"""Seconds between polls while the API repeats orders that are being carried out."""
+_BACKOFF_FIRST, _BACKOFF_MAXIMUM = 0.5, 10.0
+CLEAN_EVERY = 3600.0
+
+
+class Agent:
+    """One node's agent. ``run`` returns once ``stop`` was called and everything it started has ended."""
+
+    def __init__(self, settings: AgentSettings, telemetry: Telemetry, folders: RunFolders) -> None:
+        self._settings, self._telemetry, self._folders = settings, telemetry, folders
+        self._client = AsyncEmepClient(settings.api_url, agent_token(settings.secret), retry=NO_RETRY)
+        self._node = NodeReporter(settings, telemetry, self._client)
+        self._runs: dict[Key, Run] = {}
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        """What runs here has changed: the poll that is under way says something old."""
+        self._stopping = asyncio.Event()
+        self._at_once = False
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """End every run (checkpoint first, unless ``at_once``), then the agent. May be called again."""
+        self._at_once = self._at_once or at_once
+        self._stopping.set()
+        for run in list(self._runs.values()):
+            self._stop_run(run)
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Serve until stopped. Raises AgentStartError if the API refuses, or is not there in time."""
+        try:
+            self._adopt()
+            if not await self._register():
+                return
+            async with asyncio.TaskGroup() as group:
+                reporting = self._node.report_for_ever(self._sessions)
+                loops = [group.create_task(reporting), group.create_task(self._clean())]
+                await self._take_orders()
+                for loop in loops:
+                    loop.cancel()
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await self._client.aclose()
+
+    # --- runs -----------------------------------------------------------------------------------------------
+
+    def _adopt(self) -> None:
+        """Take over what an earlier agent of this node started, and drop what it never got to start."""
+        for folder in self._folders.all():
+            if folder.path.name.startswith("."):
+                continue
+            order = folder.order()
+            if folder.done() is not None:
+                continue
+            if order is None or folder.claim() is None:
+                # Never started. If it is still wanted the API repeats the order.
+                self._folders.discard(folder)
+                continue
+            run = Run(order, folder, self._client)
+            log.info("%s (epoch %d) is adopted: %s", *run.key, describe(order))
+            self._keep(run, asyncio.create_task(run.adopt()))
+
+    def _keep(self, run: Run, task: asyncio.Task[None]) -> None:
+        self._runs[run.key], self._tasks[run.key] = run, task
+
+        async def follow() -> None:
+            await run.gone.wait()
+            self._changed.set()
+
+        follower = asyncio.create_task(follow())
+
+        def over(done: asyncio.Task[None]) -> None:
+            follower.cancel()
+            self._runs.pop(run.key, None)
+            self._tasks.pop(run.key, None)
+            self._changed.set()
+            if not done.cancelled() and (error := done.exception()) is not None:
+                log.error("%s: watching epoch %d failed", *run.key, exc_info=error)
+
+        task.add_done_callback(over)
+
+    def _stop_run(self, run: Run) -> None:
+        directive = Directive.ABORT if self._at_once else Directive.CHECKPOINT_AND_EXIT
+        run.stop(
+            directive, self._settings.stop_grace, note=f"the agent of node {self._settings.name} was stopped"
+        )
+
+    def _listed(self) -> list[RunningAllocation]:
+        return [
+            RunningAllocation(allocation_id=run.key[0], epoch=run.key[1])
+            for run in self._runs.values()
+            if run.listed
+        ]
+
+    def _start(self, order: StartOrder) -> bool:
+        """Carry out a start order; False if there is nothing to do (yet)."""
+        key = (order.allocation_id, order.epoch)
+        if key in self._runs or self._stopping.is_set():
+            return False
+        problem = self._mismatch(order)
+        if problem is None and (holder := self._holder_of(order)) is not None:
+            # What ran there before has not ended; the order is repeated until it has.
+            log.warning("%s waits: its GPU is still held by %s (epoch %d)", key[0], *holder)
+            return False
+        folder = self._folders.create(order)
+        if folder is None:
+            return False
+        run = Run(order, folder, self._client)
+        if problem is not None:
+            log.error("%s: %s", key[0], problem)
+            self._keep(run, asyncio.create_task(run.refuse(problem)))
+            return True
+        log.info("%s (epoch %d) starts: %s", *key, describe(order))
+        environment = engine_environment(
+            order,
+            os.environ,
+            api_url=self._client.api_url,
+            result_path=str(folder.result),
+            devices=self._telemetry.device_environment([gpu.index for gpu in order.gpus]),
+            passed=self._settings.pass_environment,
+        )
+        launch = Launch(self._settings.engine_command, environment)
+        self._keep(run, asyncio.create_task(run.start(launch)))
+        return True
+
+    def _mismatch(self, order: StartOrder) -> str | None:
+        """Why the granted GPUs are not this node's, in a sentence."""
+        for gpu in order.gpus:
+            own = self._node.gpus.get(gpu.index)
+            if own is None:
+                return f"node {self._settings.name} has no GPU {gpu.index}, which was granted"
+            if own.uuid != gpu.uuid:
+                return (
+                    f"GPU {gpu.index} of node {self._settings.name} is {own.uuid}, "
+                    f"but {gpu.uuid} was granted: the node's GPUs have changed"
+                )
+        return None
+
+    def _holder_of(self, order: StartOrder) -> Key | None:
+        wanted = {gpu.index for gpu in order.gpus}
+        for run in self._runs.values():
+            if run.listed and wanted & {gpu.index for gpu in run.order.gpus}:
+                return run.key
+        return None
+
+    # --- orders ---------------------------------------------------------------------------------------------
+
+    async def _register(self) -> bool:
+        """Register; an API that is away is waited for a little, or for ever if runs must be watched.
+
+        False if the agent was stopped meanwhile and nothing runs.
+        """
+        deadline = time.monotonic() + self._settings.connect_patience
+        pause = _BACKOFF_FIRST
+        while not (self._stopping.is_set() and not self._runs):
+            self._changed.clear()
+            problem = await self._node.register()
+            if problem is None:
+                return True
+            if not self._runs and time.monotonic() > deadline:
+                raise AgentStartError(str(problem))
+            log.warning("%s; trying again", problem)
+            await self._sleep(pause)
+            pause = min(pause * 2, _BACKOFF_MAXIMUM)
+        return False
+
+    def _sessions(self) -> dict[int, int]:
+        """GPU index -> session of the run that holds it."""
+        return {
+            gpu.index: run.session
+            for run in self._runs.values()
+            if run.listed and run.session is not None
+            for gpu in run.order.gpus
+        }
+
+    async def _take_orders(self) -> None:
+        """Poll until the agent was told to stop and nothing runs any more."""
+        pause = _BACKOFF_FIRST
+        while not (self._stopping.is_set() and not self._listed()):
+            try:
+                news = await self._poll_once()
+            except EmepError as error:
+                log.warning("poll: %s; trying again", error)
+                await self._node.register_if_unknown(error)
+                await self._sleep(pause)
+                pause = min(pause * 2, _BACKOFF_MAXIMUM)
+                continue
+            pause = _BACKOFF_FIRST
+            if not news:
+                await self._sleep(_QUIET_PAUSE)
+        await self._say_farewell()
+
+    async def _poll_once(self) -> bool:
+        """One long poll, given up as soon as what it said is old. False if it brought only known orders."""
+        self._changed.clear()
+        request = PollRequest(running=self._listed(), timeout=self._settings.poll_timeout)
+        polling = asyncio.create_task(self._client.poll(self._settings.name, request))
+        changed = asyncio.create_task(self._changed.wait())
+        try:
+            await asyncio.wait([polling, changed], return_when=asyncio.FIRST_COMPLETED)
+            if not polling.done():
+                return True
+            orders = polling.result().orders
+        finally:
+            for task in (polling, changed):
+                task.cancel()
+            await asyncio.gather(polling, changed, return_exceptions=True)
+        carried_out = [
+            self._start(order) if isinstance(order, StartOrder) else self._carry_out_stop(order)
+            for order in orders
+        ]
+        return not orders or any(carried_out)
+
+    def _carry_out_stop(self, order: StopOrder) -> bool:
+        run = self._runs.get((order.allocation_id, order.epoch))
+        return run is not None and run.stop(order.directive, order.grace_seconds)
+
+    async def _say_farewell(self) -> None:
+        """Let the last reports out, then say that nothing runs here; the machine may be going down."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5.0):
+                if self._tasks:
+                    await asyncio.wait(list(self._tasks.values()))
+        with suppress(EmepError, TimeoutError):
+            async with asyncio.timeout(3.0):
+                await self._client.poll(self._settings.name, PollRequest(running=self._listed(), timeout=0))
+
+    async def _clean(self) -> None:
+        while True:
+            removed = await asyncio.to_thread(self._folders.clean, time.time())
+            if removed:
+                log.info("%d old run folders removed", removed)
+            await asyncio.sleep(CLEAN_EVERY)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait, but not past being told to stop or a change of what runs."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()

@@ -1,0 +1,92 @@
+"""Ships a run's log to the API, by byte offset, from where the API's copy ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from emep.agent.folders import RunFolder
+from emep.client import AsyncEmepClient, EmepApiError, EmepConnectionError
+
+log = logging.getLogger(__name__)
+
+BATCH_SECONDS = 0.5
+BATCH_BYTES = 256 * 1024
+_RETRY_FIRST, _RETRY_MAXIMUM = 0.5, 5.0
+
+
+class LogShipper:
+    """One run's log. ``client`` calls with the run's lease token.
+
+    An API that is away is waited for, for ever; one that refuses (the lease is not this run's any more) ends
+    the shipping, because nobody will read that log.
+    """
+
+    def __init__(self, client: AsyncEmepClient, allocation_id: str, folder: RunFolder) -> None:
+        self._client, self._allocation, self._folder = client, allocation_id, folder
+        self._offset = folder.shipped()
+        self._batch = BATCH_BYTES
+        self._finishing = asyncio.Event()
+        self.refused = False
+
+    def finish(self) -> None:
+        """Nothing is written any more: ``run`` returns once the API has all of it."""
+        self._finishing.set()
+
+    async def run(self) -> None:
+        """Ship until ``finish`` was called and the end is reached, or the API refuses."""
+        pause = _RETRY_FIRST
+        while not self.refused:
+            last_round = self._finishing.is_set()
+            chunk = await asyncio.to_thread(self._read)
+            if not chunk:
+                if last_round:
+                    return
+                await self._idle()
+                continue
+            try:
+                await self._send(chunk)
+                pause = _RETRY_FIRST
+            except (EmepConnectionError, EmepApiError) as error:
+                log.warning("log of %s: %s; trying again", self._allocation, error)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _RETRY_MAXIMUM)
+
+    async def _idle(self) -> None:
+        """Wait for more to gather, or for the end."""
+        try:
+            async with asyncio.timeout(BATCH_SECONDS):
+                await self._finishing.wait()
+        except TimeoutError:
+            return
+
+    def _read(self) -> bytes:
+        try:
+            with self._folder.log.open("rb") as file:
+                file.seek(self._offset)
+                return file.read(self._batch)
+        except FileNotFoundError:
+            return b""
+
+    async def _send(self, chunk: bytes) -> None:
+        """One batch. Raises what is worth another try; everything else is settled here."""
+        try:
+            answer = await self._client.append_logs(self._allocation, self._offset, chunk)
+        except EmepApiError as error:
+            if error.status == 413 and self._batch > 1024:
+                self._batch //= 2
+            elif error.status == 409 and isinstance(error.problem.get("next_offset"), int):
+                self._move(error.problem["next_offset"])
+            elif error.status >= 500 or error.status in (408, 425, 429):
+                raise
+            else:
+                log.warning("log of %s is not wanted any more: %s", self._allocation, error)
+                self.refused = True
+            return
+        following = answer.get("next_offset") if isinstance(answer, dict) else None
+        self._move(following if isinstance(following, int) else self._offset + len(chunk))
+
+    def _move(self, offset: int) -> None:
+        """Go on where the API's copy ends; it may have more than this agent remembers, or (restored) less."""
+        self._offset = max(0, offset)
+        self._folder.set_shipped(self._offset)

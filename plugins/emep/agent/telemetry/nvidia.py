@@ -1,0 +1,223 @@
+"""NVIDIA GPUs through NVML (pynvml): names, memory, NVLink groups, MIG slices, ECC, Xid events.
+
+Facts about Xid numbers: NVIDIA's "Xid Errors" guide; about NVLink domains that span nodes: NVML's fabric
+info, whose cluster UUID and clique number GPU Feature Discovery also publishes as ``nvidia.com/gpu.clique``.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeVar
+
+from emep.agent.telemetry import TelemetryError
+from emep.agent.topology import connected_groups
+from emep.api.schemas import GpuHealth, GpuReport
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+"""Xids that a program's own fault causes; the GPU is well. All others need a reset or a technician."""
+
+
+@dataclass(frozen=True)
+class _Device:
+    report: GpuReport
+    handle: Any
+    parent: Any
+    """The whole GPU of a MIG slice; the GPU itself otherwise."""
+    pci: str
+
+
+def open_nvidia(node: str) -> NvidiaTelemetry | None:
+    """NVML's GPUs; None without library, driver or GPU. Raises TelemetryError if the driver fails."""
+    with warnings.catch_warnings():
+        # The package pynvml announces its own successor on import; which one is installed is no concern here.
+        warnings.simplefilter("ignore", FutureWarning)
+        try:
+            import pynvml as nvml
+        except ImportError:
+            return None
+    absent = (nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        if error.value in absent:
+            return None
+        raise TelemetryError(f"NVML is installed but does not start: {error}; see nvidia-smi") from error
+    try:
+        if nvml.nvmlDeviceGetCount() == 0:
+            nvml.nvmlShutdown()
+            return None
+        return NvidiaTelemetry(node, nvml)
+    except nvml.NVMLError as error:
+        raise TelemetryError(f"NVML does not describe this node's GPUs: {error}; see nvidia-smi") from error
+
+
+class NvidiaTelemetry:
+    """The GPUs of an initialised NVML."""
+
+    kind = "nvidia"
+
+    def __init__(self, node: str, nvml: ModuleType) -> None:
+        self._node, self._nvml = node, nvml
+        self._events: Any = None
+        self._bad_xids: dict[str, int] = {}
+        """PCI address -> the Xid that condemned the GPU; until the agent starts anew, as after a repair."""
+        self._devices = self._find_devices()
+        self._watch_events()
+
+    def _find_devices(self) -> list[_Device]:
+        nvml = self._nvml
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        groups = self._groups(handles)
+        devices: list[_Device] = []
+        for handle, group in zip(handles, groups, strict=True):
+            pci = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
+            slices = self._slices(handle)
+            for device in slices or [handle]:
+                report = GpuReport(
+                    index=len(devices),
+                    uuid=_text(nvml.nvmlDeviceGetUUID(device)),
+                    gpu_type=_text(nvml.nvmlDeviceGetName(device)),
+                    gpu_memory=int(nvml.nvmlDeviceGetMemoryInfo(device).total),
+                    # A MIG slice has no NVLink of its own.
+                    nvlink_group_id=None if slices else group,
+                )
+                devices.append(_Device(report, device, handle, pci))
+        return devices
+
+    def _slices(self, handle: Any) -> list[Any]:
+        """MIG slices of a GPU that is partitioned; [] for a whole one."""
+        nvml = self._nvml
+        mode = self._ask(nvml.nvmlDeviceGetMigMode, handle)
+        if not mode or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+            return []
+        count = self._ask(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
+        found = (self._ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index) for index in range(count))
+        return [device for device in found if device is not None]
+
+    def _groups(self, handles: list[Any]) -> list[str | None]:
+        """NVLink group of each GPU: its fabric clique, or those it reaches over NVLink within the node."""
+        nvml = self._nvml
+        linked = nvml.NVML_P2P_CAPS_INDEX_NVLINK
+        pairs = [
+            (first, second)
+            for first in range(len(handles))
+            for second in range(first + 1, len(handles))
+            if self._ask(nvml.nvmlDeviceGetP2PStatus, handles[first], handles[second], linked)
+            == nvml.NVML_P2P_STATUS_OK
+        ]
+        local = connected_groups(len(handles), pairs)
+        return [
+            self._fabric_clique(handle) or (f"{self._node}/nvlink-{group}" if group is not None else None)
+            for handle, group in zip(handles, local, strict=True)
+        ]
+
+    def _fabric_clique(self, handle: Any) -> str | None:
+        """``CLUSTER.CLIQUE`` of a GPU in an NVLink domain that spans nodes; None elsewhere."""
+        nvml = self._nvml
+        try:
+            info = nvml.c_nvmlGpuFabricInfoV_t()
+            nvml.nvmlDeviceGetGpuFabricInfoV(handle, nvml.byref(info))
+        except (nvml.NVMLError, AttributeError):
+            return None
+        cluster = bytes(info.clusterUuid)
+        if info.state != nvml.NVML_GPU_FABRIC_STATE_COMPLETED or not any(cluster):
+            return None
+        return f"{cluster.hex()}.{info.cliqueId}"
+
+    def _ask(self, function: Callable[..., T], *arguments: Any) -> T | None:
+        """What NVML answers; None where this GPU or driver does not know it."""
+        try:
+            return function(*arguments)
+        except self._nvml.NVMLError:
+            return None
+
+    def _watch_events(self) -> None:
+        nvml = self._nvml
+        try:
+            events = nvml.nvmlEventSetCreate()
+            for handle in {device.pci: device.parent for device in self._devices}.values():
+                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+        except nvml.NVMLError as error:
+            log.warning("Xid events cannot be watched on this node: %s", error)
+        else:
+            self._events = events
+
+    def _read_events(self) -> None:
+        nvml = self._nvml
+        while self._events is not None:
+            try:
+                event = nvml.nvmlEventSetWait_v2(self._events, 0)
+            except nvml.NVMLError:  # a timeout: no more events
+                return
+            xid = int(event.eventData)
+            pci = self._ask(lambda handle: _text(nvml.nvmlDeviceGetPciInfo(handle).busId), event.device)
+            log.warning("Xid %d on the GPU at %s", xid, pci)
+            if pci and xid not in APPLICATION_XIDS:
+                self._bad_xids[pci] = xid
+
+    def describe(self) -> list[GpuReport]:
+        """The GPUs (or MIG slices) found at the start."""
+        return [device.report for device in self._devices]
+
+    def sample(self, holders: Mapping[int, int]) -> list[GpuHealth]:
+        """One report for each GPU; one that NVML cannot read is reported unhealthy, with NVML's words."""
+        self._read_events()
+        return [self._health(device) for device in self._devices]
+
+    def _health(self, device: _Device) -> GpuHealth:
+        nvml, handle, index = self._nvml, device.handle, device.report.index
+        try:
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        except nvml.NVMLError as error:
+            return GpuHealth(index=index, healthy=False, reason=f"NVML: {error}")
+        # A MIG slice has no utilization of its own in NVML; temperature and ECC are the whole GPU's.
+        rates = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+        temperature = self._ask(nvml.nvmlDeviceGetTemperature, device.parent, nvml.NVML_TEMPERATURE_GPU)
+        ecc = self._ask(
+            nvml.nvmlDeviceGetTotalEccErrors,
+            device.parent,
+            nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+            nvml.NVML_VOLATILE_ECC,
+        )
+        xid = self._bad_xids.get(device.pci)
+        remapped = self._ask(nvml.nvmlDeviceGetRemappedRows, device.parent)
+        reason = f"Xid {xid}" if xid else ""
+        if remapped and remapped[3]:
+            reason = "memory row remapping failed: the GPU needs to be replaced"
+        return GpuHealth(
+            index=index,
+            healthy=not reason,
+            reason=reason,
+            utilization=float(rates.gpu) if rates is not None else None,
+            temperature_c=float(temperature) if temperature is not None else None,
+            memory_used=int(memory.used),
+            memory_total=int(memory.total),
+            ecc_errors=int(ecc) if ecc is not None else None,
+            xid=xid,
+        )
+
+    def device_environment(self, indices: Sequence[int]) -> dict[str, str]:
+        """UUIDs, because CUDA numbers devices in another order than NVML."""
+        by_index = {device.report.index: device.report.uuid for device in self._devices}
+        return {
+            "CUDA_VISIBLE_DEVICES": ",".join(by_index[index] for index in indices),
+            "HIP_VISIBLE_DEVICES": "-1",
+        }
+
+    def close(self) -> None:
+        """Shut NVML down."""
+        if self._events is not None:
+            self._ask(self._nvml.nvmlEventSetFree, self._events)
+        self._ask(self._nvml.nvmlShutdown)
+
+
+def _text(value: str | bytes) -> str:
+    """NVML's strings are bytes in older bindings."""
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,91 @@
+"""GPUs that are not there, for demos and tests. What they report of their work is measured, not invented.
+
+The utilization of a simulated GPU is the CPU time of the processes that were granted it, its memory in use
+theirs; both are shared evenly among the GPUs of a grant. It has no temperature. A fault can be put on one by
+writing ``{"2": "xid 79"}`` to ``simulated-faults.json`` in the agent's state folder, and taken off again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from emep.agent.process import usage_of_sessions
+from emep.agent.telemetry import NO_DEVICES
+from emep.api.schemas import GpuHealth, GpuReport
+
+
+class SimulatedTelemetry:
+    """``count`` GPUs in NVLink groups of ``group_size`` (0: no NVLink); ``gpu_memory`` in bytes."""
+
+    kind = "simulated"
+
+    def __init__(
+        self, node: str, count: int, *, group_size: int, gpu_type: str, gpu_memory: int, faults: Path
+    ) -> None:
+        self._faults = faults
+        self._gpus = [
+            GpuReport(
+                index=index,
+                uuid=f"SIM-{node}-{index}",
+                gpu_type=gpu_type,
+                gpu_memory=gpu_memory,
+                nvlink_group_id=f"{node}/nvlink-{index // group_size}" if group_size else None,
+            )
+            for index in range(count)
+        ]
+        self._last: dict[int, tuple[float, float]] = {}
+        """Session -> (when, its CPU seconds then)."""
+
+    def describe(self) -> list[GpuReport]:
+        """The simulated GPUs."""
+        return list(self._gpus)
+
+    def sample(self, holders: Mapping[int, int]) -> list[GpuHealth]:
+        """Faults from the file, and what the work on each GPU really uses."""
+        faults, shares = self._read_faults(), Counter(holders.values())
+        usage = usage_of_sessions(set(shares))
+        now = time.monotonic()
+        busy = {session: self._busy(session, seconds, now) for session, (seconds, _) in usage.items()}
+        self._last = {session: (now, seconds) for session, (seconds, _) in usage.items()}
+        report = []
+        for gpu in self._gpus:
+            session = holders.get(gpu.index)
+            parts = shares[session] if session is not None else 1
+            size = usage[session][1] // parts if session is not None else 0
+            fault = faults.get(str(gpu.index), "")
+            report.append(
+                GpuHealth(
+                    index=gpu.index,
+                    healthy=not fault,
+                    reason=fault,
+                    utilization=min(100.0, round(busy[session] / parts, 1)) if session is not None else 0.0,
+                    memory_used=min(size, gpu.gpu_memory),
+                    memory_total=gpu.gpu_memory,
+                )
+            )
+        return report
+
+    def _busy(self, session: int, seconds: float, now: float) -> float:
+        """Percent of one CPU since the last sample; a session seen for the first time has no past."""
+        if session not in self._last:
+            return 0.0
+        then, before = self._last[session]
+        return max(0.0, 100.0 * (seconds - before) / max(now - then, 1e-3))
+
+    def _read_faults(self) -> dict[str, str]:
+        try:
+            document = json.loads(self._faults.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return {str(k): str(v) for k, v in document.items()} if isinstance(document, dict) else {}
+
+    def device_environment(self, indices: Sequence[int]) -> dict[str, str]:
+        """No real device: engines read ``EMEP_GPU_INDICES`` and compute on the CPU."""
+        return dict(NO_DEVICES)
+
+    def close(self) -> None:
+        """Nothing is open."""

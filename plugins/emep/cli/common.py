@@ -1,0 +1,123 @@
+"""What the commands share: where the API is, JSON or a table, times for people."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from emep.units import format_duration
+
+if TYPE_CHECKING:
+    from emep.client import Call, EmepClient
+
+
+class UsageError(Exception):
+    """The command line, or a file it names, is wrong: one sentence, exit 2."""
+
+
+def add_api_argument(parser: argparse.ArgumentParser) -> None:
+    """``--api-url``, for every command that calls the API."""
+    parser.add_argument(
+        "--api-url",
+        metavar="URL",
+        help="Airflow's API server, such as http://localhost:8080 (default: EMEP_API_URL)",
+    )
+
+
+def add_read_arguments(parser: argparse.ArgumentParser) -> None:
+    """``--json`` and ``--api-url``, for read commands."""
+    parser.add_argument("--json", action="store_true", help="print what the API answered instead of a table")
+    add_api_argument(parser)
+
+
+def connect(args: argparse.Namespace) -> EmepClient:
+    """A client from the environment and ``--api-url``. Raises EmepConfigurationError."""
+    from emep.client import EmepClient, Retry
+
+    # A person waits: two more tries within a second and a half, not the operators' patience.
+    return EmepClient.from_environment(url=args.api_url, retry=Retry(attempts=3, first=0.4))
+
+
+def all_pages(client: EmepClient, first: Call[Any], limit: int | None = None) -> tuple[list[Any], int]:
+    """The items of a paged list, up to ``limit``, and how many there are."""
+    from dataclasses import replace
+
+    items: list[Any] = []
+    call = first
+    while True:
+        page = client.raw(call)
+        items.extend(page["items"])
+        following = page.get("next")
+        if not following or (limit is not None and len(items) >= limit):
+            return items[:limit], int(page["total"])
+        call = replace(first, params={**first.params, "cursor": following})
+
+
+def print_json(document: Any) -> None:
+    """A document, indented, as the API answered it."""
+    json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
+    print()
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
+    """A table with as much of the last column as fits; a column ``>NAME`` is set to the right."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    # Into a pipe nothing is cut: whoever reads that has no screen's edge.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left", header_style="bold")
+    for number, column in enumerate(columns):
+        last = number == len(columns) - 1
+        table.add_column(
+            column.lstrip(">"),
+            justify="right" if column.startswith(">") else "left",
+            no_wrap=True,
+            overflow="ellipsis" if last else "fold",
+        )
+    for row in rows:
+        table.add_row(*(_cell(value) if isinstance(value, Text) else Text(_cell(value)) for value in row))
+    Console(width=width, highlight=False, soft_wrap=False).print(table)
+
+
+def _cell(value: Any) -> Any:
+    if value is None or value == "":
+        return "-"
+    return value if not isinstance(value, int | float) else f"{value:g}"
+
+
+def since(moment: str | None, until: str | None = None) -> str:
+    """How long ago an ISO time was (or how long before ``until``), as ``3m12s``; ``-`` for none."""
+    if not moment:
+        return "-"
+    end = _time(until) if until else datetime.now(UTC)
+    return format_duration(max(0.0, (end - _time(moment)).total_seconds()))
+
+
+def _time(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def compact_indices(indices: Sequence[int]) -> str:
+    """``[0, 1, 2, 5]`` as ``0-2,5``."""
+    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in _spans(sorted(indices)))
+
+
+def _spans(indices: list[int]) -> Iterator[tuple[int, int]]:
+    start = previous = None
+    for index in indices:
+        if start is None or previous is None:
+            start = index
+        elif index != previous + 1:
+            yield start, previous
+            start = index
+        previous = index
+    if start is not None and previous is not None:
+        yield start, previous
