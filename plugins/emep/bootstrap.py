@@ -1,8 +1,10 @@
-"""Load ``airflow_settings.yaml`` into plain Airflow: ``python -m emep.bootstrap [--migrate] airflow_settings.yaml``.
+"""Load ``airflow_settings.yaml`` into plain Airflow: ``python -m emep.bootstrap [--migrate]
+airflow_settings.yaml``.
 
-Astro's tool reads that file by itself; everybody else gets the same pools, connections and variables from here. Pools
-are created or brought to the file's slots and description (whether deferred tasks count stays as it is);
-connections and variables are created where there are none, and what somebody has entered is left alone.
+Astro's tool reads that file by itself; everybody else gets the same pools, connections and variables from
+here. Pools are created or brought to the file's slots and description (whether deferred tasks count stays as
+it is); connections and variables are created where there are none, and what somebody has entered is left
+alone.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
+from airflow.configuration import AIRFLOW_HOME
 from airflow.sdk.configuration import conf
 
 POOL = "emep"
@@ -28,8 +29,7 @@ def artifact_uri() -> str:
     configured = str(conf.get("emep", "artifact_uri", fallback="") or "")
     if configured:
         return configured.rstrip("/")
-    home = conf.get("core", "dags_folder", fallback="dags")
-    return (Path(home).resolve().parent / "artifacts").as_uri()
+    return (Path(AIRFLOW_HOME).absolute() / "emep" / "artifacts").as_uri()
 
 
 def data_root() -> str | None:

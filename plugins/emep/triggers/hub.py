@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 20.0
+BEYOND = 2**53
+"""Later than any cursor that there is."""
 MAX_BACKOFF = 15.0
 CONCURRENT_READS = 16
 """Log and job reads in flight for all triggers together."""
@@ -39,8 +41,7 @@ class Subscription:
         self._news = asyncio.Event()
 
     def put(self, job: JobView) -> None:
-        """A state of the job; an older one than known (epoch, then what changed last wins) is taken as it
-        comes."""
+        """A state of the job that the ledger has told."""
         self.job = job
         self._news.set()
 
@@ -175,8 +176,8 @@ class Hub:
 
 
 async def _cursor_now(client: AsyncEmepClient) -> int:
-    """A cursor from which on no change is missed."""
-    return (await client.changes(-1, 0)).cursor
+    """A cursor from which on no change is missed: the ledger answers a cursor beyond its newest with its newest."""
+    return (await client.changes(BEYOND, 0)).cursor
 
 
 def _import_heavy_modules() -> None:
