@@ -1,1 +1,7 @@
-"""EMEP."""
+"""The scheduling core: pure decisions over an immutable snapshot."""
+
+from emep.scheduling._index import ClusterIndex
+from emep.scheduling.plan import plan
+from emep.scheduling.reject import validate_job
+
+__all__ = ["ClusterIndex", "plan", "validate_job"]

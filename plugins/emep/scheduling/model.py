@@ -148,6 +148,14 @@ class UsageRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """GPUs promised to a pending job whose victims are on their way out."""
+
+    job_id: str
+    gpus: tuple[GpuId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything ``plan`` may know. Immutable: whoever builds it may cache derived indices beside it."""
 
@@ -156,6 +164,10 @@ class Snapshot:
     allocations: tuple[Allocation, ...] = ()
     usage: tuple[UsageRecord, ...] = ()
     """Consumption of what has ended and of what runs, up to ``now``."""
+    holds: tuple[Hold, ...] = ()
+    """GPUs promised by earlier plans (``Plan.holds``) to jobs that are still pending: kept from everybody else
+    until the job starts, also after its victims have gone. Without it only ``Allocation.held_for`` holds GPUs,
+    and only while the victim is still yielding."""
 
 
 class ReasonCode(str, Enum):
@@ -284,3 +296,5 @@ class Plan:
     reservations: tuple[Reservation, ...] = ()
     rejections: tuple[Reject, ...] = ()
     waiting: tuple[Waiting, ...] = ()
+    holds: tuple[Hold, ...] = ()
+    """What is promised to preemptors after this plan; to be handed back as ``Snapshot.holds`` next time."""

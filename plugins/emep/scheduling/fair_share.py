@@ -1,0 +1,166 @@
+"""Fair share: deficits of queues, projects (nested) and users, compared level by level as in a Fair Tree.
+
+``deficit(e) = (target - consumed) / target`` with ``target = share(e) x consumed by all its siblings`` and
+``share(e) = weight(e) / sum of sibling weights``; consumption is billed GPU-seconds, decayed by the caller.
+Entities that tie are taken together and compared by their children, all in one; a path that ends at a tie
+ranks equal to the best of what it ties with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from emep.policy import Policy, ProjectPolicy
+from emep.scheduling.model import Job, UsageRecord
+
+_DIGITS: Final = 9
+"""Deficits that agree to this many decimals tie: they differ by rounding, not by consumption."""
+
+
+class Entity:
+    """A queue, project or user in the tree."""
+
+    __slots__ = ("children", "consumed", "label", "parent", "rank", "weight")
+
+    def __init__(self, label: str, weight: float, parent: Entity | None) -> None:
+        self.label = label
+        """``queue merge``, ``project org/team`` or ``user alice``."""
+        self.weight = weight
+        self.parent = parent
+        self.consumed = 0.0
+        self.children: dict[tuple[str, str], Entity] = {}
+        self.rank = 0
+
+    def deficit(self) -> float:
+        """From 1 (has had nothing while siblings have) down without end; -inf for weight 0."""
+        if self.parent is None:
+            return 0.0
+        if self.weight <= 0:
+            return -math.inf
+        siblings = self.parent.children.values()
+        consumed = math.fsum(sibling.consumed for sibling in siblings)
+        if consumed <= 0:
+            return 0.0
+        target = self.weight / math.fsum(sibling.weight for sibling in siblings) * consumed
+        return (target - self.consumed) / target
+
+
+class FairTree:
+    """The tree of all entities known: from the policy, from usage, and from jobs."""
+
+    def __init__(self, policy: Policy, usage: Iterable[UsageRecord] = ()) -> None:
+        self._policy = policy
+        self._root = Entity("", 1.0, None)
+        self._leaves: dict[tuple[str, str, str], Entity] = {}
+        self._ranked = False
+        for queue in policy.queues:
+            self._add_projects(self._queue(queue), policy.projects, "")
+        for record in usage:
+            self.charge(record.queue, record.project, record.user, record.gpu_seconds)
+
+    # ---- entities ------------------------------------------------------------------------------------------
+
+    def _queue(self, name: str) -> Entity:
+        return _child(self._root, "queue", name, name, self._policy.queue_weight(name))
+
+    def _add_projects(self, parent: Entity, projects: Mapping[str, ProjectPolicy], prefix: str) -> None:
+        for name, rules in projects.items():
+            entity = _child(parent, "project", name, prefix + name, rules.weight)
+            for user in (*rules.users, *(rules.members or ())):
+                weight = rules.users[user].weight if user in rules.users else 1.0
+                _child(entity, "user", user, user, weight)
+            self._add_projects(entity, rules.projects, f"{prefix}{name}/")
+
+    def leaf(self, queue: str, project: str, user: str) -> Entity:
+        """The user at the end of a path; made known where it is not."""
+        key = (queue, project, user)
+        found = self._leaves.get(key)
+        if found is None:
+            found = _child(
+                self.project(queue, project), "user", user, user, self._policy.user_weight(project, user)
+            )
+            self._leaves[key] = found
+            self._ranked = False
+        return found
+
+    def project(self, queue: str, project: str) -> Entity:
+        """The project at the end of a path below a queue; made known where it is not."""
+        entity, walked = self._queue(queue), ""
+        for part in project.split("/") if project else ():
+            walked = f"{walked}/{part}" if walked else part
+            entity = _child(entity, "project", part, walked, self._policy.project_weight(walked))
+        return entity
+
+    # ---- consumption ---------------------------------------------------------------------------------------
+
+    def charge(self, queue: str, project: str, user: str, gpu_seconds: float) -> None:
+        """Add billed GPU-seconds to an entity and all above it."""
+        entity: Entity | None = self.leaf(queue, project, user)
+        while entity is not None:
+            entity.consumed += gpu_seconds
+            entity = entity.parent
+        self._ranked = False
+
+    def rank(self, job: Job) -> int:
+        """Place of the job's user among all: 0 is served first, equal places tie."""
+        return self.rank_of(self.leaf(job.queue, job.project, job.user))
+
+    def rank_of(self, leaf: Entity) -> int:
+        """``rank`` by the user's entity."""
+        if not self._ranked:
+            self._rank_all()
+        return leaf.rank
+
+    def levels(self, job: Job) -> list[tuple[str, float]]:
+        """(entity, deficit) from the queue down to the user."""
+        found: list[tuple[str, float]] = []
+        entity: Entity | None = self.leaf(job.queue, job.project, job.user)
+        while entity is not None and entity.parent is not None:
+            found.append((entity.label, entity.deficit()))
+            entity = entity.parent
+        return found[::-1]
+
+    # ---- ranking -------------------------------------------------------------------------------------------
+
+    def _rank_all(self) -> None:
+        self._rank_below([self._root], 0)
+        self._ranked = True
+
+    def _rank_below(self, tied: list[Entity], rank: int) -> int:
+        """Number the leaves of entities that tie, from ``rank`` on; the next number that is free."""
+        first = rank
+        inner = [entity for entity in tied if entity.children]
+        if inner:
+            for together in _ties(inner):
+                rank = self._rank_below(together, rank)
+        for entity in tied:
+            if not entity.children:
+                entity.rank = first
+        return max(rank, first + 1)
+
+
+def _ties(parents: list[Entity]) -> list[list[Entity]]:
+    """The children of all parents by deficit, best first, equal ones together."""
+    by_deficit: dict[float, list[Entity]] = {}
+    for parent in parents:
+        weights = math.fsum(child.weight for child in parent.children.values())
+        consumed = math.fsum(child.consumed for child in parent.children.values())
+        for child in parent.children.values():
+            if child.weight <= 0:
+                deficit = -math.inf
+            elif consumed <= 0:
+                deficit = 0.0
+            else:
+                target = child.weight / weights * consumed
+                deficit = round((target - child.consumed) / target, _DIGITS)
+            by_deficit.setdefault(deficit, []).append(child)
+    return [by_deficit[deficit] for deficit in sorted(by_deficit, reverse=True)]
+
+
+def _child(parent: Entity, kind: str, name: str, path: str, weight: float) -> Entity:
+    found = parent.children.get((kind, name))
+    if found is None:
+        found = parent.children[kind, name] = Entity(f"{kind} {path}", weight, parent)
+    return found

@@ -1,0 +1,166 @@
+"""Where a job goes: the cells it takes GPUs from, by the order of the contract's section 5.
+
+One pool holds all of a job. Within it the preferred level is tried before none; then one NVLink group if one
+can hold the job (a single GPU is a group by itself, but ``nvlink_required`` asks for a real one), else fewest
+blocks, racks, groups and nodes (``_cover``). CPU cores and host memory of a job with GPUs are taken from its
+nodes in proportion to its GPUs there and limit how many of a node's GPUs it can use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from math import comb
+
+import numpy as np
+
+from emep.scheduling._cover import Room, Take, cover
+from emep.scheduling._index import NO_GROUP, ClusterIndex, IntArray
+from emep.scheduling.eligibility import Request
+
+_EXACT_NODE_SETS = 2000
+"""At most this many sets of nodes are tried against each other for a job with a fixed number of nodes."""
+
+
+def place(request: Request, room: Room) -> Take | None:
+    """Where the request goes in the cells that are available; None where it does not fit."""
+    if int(room.available.sum()) < request.gpus:
+        return None
+    quick = _in_one_cell(request, room)
+    if quick is not None:
+        return quick
+    for nvlink, level in request.attempts:
+        found = _place_within(request, room, nvlink, level)
+        if found is not None:
+            return found
+    return None
+
+
+def fits(request: Request, index: ClusterIndex, available: IntArray) -> bool:
+    """Whether a placement exists, without making it; ``place`` agrees."""
+    if int(available.sum()) < request.gpus:
+        return False
+    if not (request.nvlink or request.level or request.node_count):
+        return True
+    domains = index.domains(request.nvlink, request.level)
+    if not request.node_count:
+        return bool((domains.sums(available) >= request.gpus).any())
+    whole = domains.domain_of_part[domains.part_sums(available) >= request.per_node]
+    return bool(len(whole)) and int(np.bincount(whole).max()) >= request.node_count
+
+
+def _in_one_cell(request: Request, room: Room) -> Take | None:
+    """The best single cell that holds the job within one group: then nothing else can come before it.
+
+    Exact where no node has two kinds of GPU in one group; None also says "look closer".
+    """
+    need, index = request.gpus, room.index
+    if request.node_count > 1 or (need > 1 and index.has_mixed_groups):
+        return None
+    fits = room.available >= need
+    if need > 1 or request.attempts[0][0]:
+        fits = fits & (index.cell_group != NO_GROUP)
+    candidates = np.flatnonzero(fits)
+    if not len(candidates):
+        return None
+    groups, nodes = index.cell_group[candidates], index.cell_node[candidates]
+    left_group = np.where(groups == NO_GROUP, 0, room.group_free[groups] - need)
+    left_node = room.node_free[nodes] - need
+    if room.spread:
+        left_group, left_node = _LARGE - left_group, _LARGE - left_node
+    key = (index.cell_rank[candidates] * _SHIFT + left_group) * _SHIFT + left_node
+    return ((int(candidates[int(key.argmin())]), need),)
+
+
+_SHIFT = 1 << 20
+_LARGE = _SHIFT - 1
+
+
+def _place_within(request: Request, room: Room, nvlink: bool, level: str | None) -> Take | None:
+    index = room.index
+    domain_of = domains_at(index, level)
+    in_group = room.best(_group_choices(request, room, domain_of))
+    if in_group is not None or nvlink:
+        return in_group
+    return room.best(_domain_choices(request, room, domain_of))
+
+
+def domains_at(index: ClusterIndex, level: str | None) -> IntArray:
+    """The domain of each cell at a level; all one domain for none."""
+    if level == "node":
+        return index.cell_node
+    if level == "rack":
+        return index.cell_rack
+    if level == "block":
+        return index.cell_block
+    return np.zeros(index.cell_count, dtype=np.int64)
+
+
+def _group_choices(request: Request, room: Room, domain_of: IntArray) -> Iterator[Take]:
+    """Choices inside one NVLink group and one domain."""
+    index = room.index
+    if request.gpus == 1 and not request.nvlink:
+        grouped = np.flatnonzero(room.available > 0)
+    else:
+        grouped = np.flatnonzero((room.available > 0) & (index.cell_group != NO_GROUP))
+    regions: dict[tuple[int, int, int], list[int]] = {}
+    for cell in grouped.tolist():
+        group = int(index.cell_group[cell])
+        regions.setdefault((int(domain_of[cell]), group, cell if group == NO_GROUP else -1), []).append(cell)
+    for cells in regions.values():
+        found = _choose(request, room, cells)
+        if found is not None:
+            yield found
+
+
+def _domain_choices(request: Request, room: Room, domain_of: IntArray) -> Iterator[Take]:
+    cells = np.flatnonzero(room.available > 0)
+    sizes = np.bincount(domain_of[cells], weights=room.available[cells])
+    for domain in np.flatnonzero(sizes >= request.gpus).tolist():
+        found = _choose(request, room, cells[domain_of[cells] == domain].tolist())
+        if found is not None:
+            yield found
+
+
+def _choose(request: Request, room: Room, cells: list[int]) -> Take | None:
+    if request.node_count:
+        return _on_exact_nodes(request, room, cells)
+    return cover(room, cells, request.gpus)
+
+
+def _on_exact_nodes(request: Request, room: Room, cells: list[int]) -> Take | None:
+    """The same number of GPUs on each of exactly ``node_count`` nodes."""
+    by_node: dict[int, list[int]] = {}
+    for cell in cells:
+        by_node.setdefault(int(room.index.cell_node[cell]), []).append(cell)
+    shares: dict[int, Take] = {}
+    for node, held in by_node.items():
+        share = cover(room, held, request.per_node)
+        if share is not None:
+            shares[node] = share
+    if len(shares) < request.node_count:
+        return None
+    return room.best(_node_sets(request.node_count, room, shares))
+
+
+def _node_sets(count: int, room: Room, shares: dict[int, Take]) -> Iterator[Take]:
+    nodes = sorted(shares)
+    if comb(len(nodes), count) <= _EXACT_NODE_SETS:
+        for chosen in combinations(nodes, count):
+            yield tuple(pair for node in chosen for pair in shares[node])
+        return
+    index = room.index
+    in_rack = np.bincount(index.node_rack[nodes])
+    in_block = np.bincount(index.node_block[nodes])
+
+    def order(node: int) -> tuple[object, ...]:
+        rack, block = int(index.node_rack[node]), int(index.node_block[node])
+        return (-int(in_block[block]), block, -int(in_rack[rack]), rack, room.key_of(shares[node]))
+
+    # Largest domains first takes fewest of them; and where one rack or block will do, each such one is tried.
+    ordered = sorted(nodes, key=order)
+    yield tuple(sorted(pair for node in ordered[:count] for pair in shares[node]))
+    for size, domain_of in ((in_rack, index.node_rack), (in_block, index.node_block)):
+        for domain in np.flatnonzero(size >= count).tolist():
+            held = [node for node in ordered if domain_of[node] == domain]
+            yield tuple(sorted(pair for node in held[:count] for pair in shares[node]))

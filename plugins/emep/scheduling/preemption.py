@@ -1,0 +1,230 @@
+"""Who makes room for a job that cannot be placed: the cheapest minimal set of victims whose GPUs make a placement.
+
+Candidates run, may be preempted (their own word, else their queue's), are of a class that the job's class may
+evict (the queue's matrix; tiers across queues) and have run for ``min_runtime``. A job within its guarantee
+may instead take back what others borrowed, whatever their class, least work lost first (``_reclaim``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from emep.scheduling._board import Board
+from emep.scheduling._index import BoolArray, IntArray
+from emep.scheduling._victims import Candidate, Contest, cheapest
+from emep.scheduling.eligibility import Request, is_preemptible
+from emep.scheduling.model import Allocation, Job
+from emep.scheduling.placement import place
+from emep.scheduling.quota import Holdings
+from emep.units import format_duration
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Victims, and the GPUs that the preemptor gets."""
+
+    job: Job
+    victims: tuple[Candidate, ...]
+    gpus: IntArray
+    pool: str
+    code: str
+
+    def reason_for(self, victim: Candidate) -> str:
+        """Why this victim, in words."""
+        lost = (
+            f"loses {format_duration(victim.seconds_lost)} of work"
+            if victim.seconds_lost
+            else "loses no work"
+        )
+        why = "takes back its guarantee" if self.code == "reclaim" else f"is {self.job.priority}"
+        return (
+            f"job {self.job.id} needs {self.job.gpu_count} GPUs and {why}; "
+            f"job {victim.job.id} ({victim.job.priority}, {len(victim.gpus)} GPUs) {lost}"
+        )
+
+
+class Preemption:
+    """Victims of one plan; one that was chosen is not there for anybody else."""
+
+    def __init__(self, board: Board, holdings: Holdings, allocations: Sequence[Allocation]) -> None:
+        self._board, self._holdings, self._policy = board, holdings, board.policy
+        self._allocations = allocations
+        self._by_class: dict[tuple[str, str], list[Candidate]] | None = None
+        self._evicted: set[str] = set()
+        self._failed: dict[tuple[int, object, str], float] = {}
+
+    # ---- candidates ----------------------------------------------------------------------------------------
+
+    def _all(self) -> dict[tuple[str, str], list[Candidate]]:
+        """What runs and could be a victim of anybody, by queue and class."""
+        if self._by_class is None:
+            self._by_class = {}
+            policy, now = self._policy, self._board.now
+            for allocation in self._allocations:
+                job = allocation.job
+                if allocation.yielding or not allocation.gpus or not is_preemptible(job, policy):
+                    continue
+                if now - allocation.start_time < policy.preemption.min_runtime:
+                    continue
+                name = policy.resolve_class(job.queue, job.priority)
+                if name is not None:
+                    gpus = self._board.allocated[job.id].tolist()
+                    candidate = Candidate.of(allocation, gpus, policy.class_value(name), now)
+                    self._by_class.setdefault((job.queue, name), []).append(candidate)
+        return self._by_class
+
+    def victims_for(self, job: Job) -> list[Candidate]:
+        """Whom the job's class may evict."""
+        classes = self._policy.victim_classes(job.queue, job.priority)
+        if not classes:
+            return []
+        found = self._all()
+        return [
+            one for pair in sorted(classes) for one in found.get(pair, ()) if one.job.id not in self._evicted
+        ]
+
+    def borrowers_for(self, job: Job, pool: str) -> list[Candidate]:
+        """From whom a job within its guarantee may take GPUs of the pool back."""
+        if not self._holdings.guarantee_left(job, pool):
+            return []
+        own = {limit.label for limit in self._holdings.limits(job) if limit.guaranteed.get(pool, 0) > 0}
+        found: list[Candidate] = []
+        for (queue, name), candidates in sorted(self._all().items()):
+            if self._may_reclaim(job, queue, name):
+                found += [one for one in candidates if self._is_borrower(one, own, pool)]
+        return found
+
+    def _may_reclaim(self, job: Job, victim_queue: str, victim_class: str) -> bool:
+        """Across queues the highest tier is nobody's victim, and serving is not preempted for others."""
+        if job.queue == victim_queue:
+            return True
+        rules = self._policy.queues[victim_queue]
+        allowed = self._policy.preemption.across_queues and rules.yields_to_other_queues
+        return allowed and self._policy.tier(victim_class) != 0
+
+    def _is_borrower(self, one: Candidate, owners: set[str], pool: str) -> bool:
+        if one.job.id in self._evicted:
+            return False
+        limits = self._holdings.limits(one.job)
+        return (
+            not any(limit.label in owners for limit in limits) and self._holdings.borrowed(one.job, pool) > 0
+        )
+
+    # ---- choice --------------------------------------------------------------------------------------------
+
+    def choose(
+        self, job: Job, request: Request, pools: tuple[str, ...], limit: float | None
+    ) -> Choice | None:
+        """The victims to evict for a job that cannot be placed; None where no set of them would do."""
+        end = math.inf if limit is None else self._board.now + limit
+        for pool in pools:
+            borrowers = self.borrowers_for(job, pool)
+            if borrowers:
+                choice = self._choose(job, request, pool, end, borrowers, "reclaim")
+                if choice is not None:
+                    return choice
+        key = (
+            id(request),
+            self._policy.victim_classes(job.queue, job.priority),
+            job.id if job.id in self._board.promised else "",
+        )
+        failed = self._failed.get(key)
+        if failed is not None and failed <= end:
+            return None
+        victims = self.victims_for(job)
+        for pool in pools if victims else ():
+            choice = self._choose(job, request, pool, end, victims, "priority")
+            if choice is not None:
+                return choice
+        self._failed[key] = end
+        return None
+
+    def _choose(
+        self, job: Job, request: Request, pool: str, end: float, candidates: list[Candidate], code: str
+    ) -> Choice | None:
+        contest = self._contest(job, request, pool, end, candidates, code)
+        if contest is None:
+            return None
+        victims = cheapest(contest)
+        if victims is None:
+            return None
+        chosen = self._base(job, end)
+        for victim in victims:
+            chosen[list(victim.gpus)] = True
+        chosen &= self._open(end)
+        gone = [(one.job, one.gpus) for one in victims]
+        take = place(request, self._board.room_of(request, pool, chosen, gone))
+        if take is None:
+            return None
+        return Choice(job, tuple(victims), self._board.pick(take, chosen, self._board.free), pool, code)
+
+    def _contest(
+        self, job: Job, request: Request, pool: str, end: float, candidates: list[Candidate], code: str
+    ) -> Contest | None:
+        """What the choice is made from; None where not even all candidates together make room."""
+        board, index = self._board, self._board.index
+        open_gpus = self._open(end)
+        eligible = index.eligible_cells(request.filter_for(pool))
+        usable = (eligible[index.gpu_cell] & open_gpus).tolist()
+        cell_of = index.gpu_cell_list
+        useful: list[tuple[Candidate, dict[int, int]]] = []
+        for one in candidates:
+            cells: dict[int, int] = {}
+            for gpu in one.gpus:
+                if usable[gpu]:
+                    cells[cell_of[gpu]] = cells.get(cell_of[gpu], 0) + 1
+            if cells:
+                useful.append((one, cells))
+        base = np.where(eligible, index.count_by_cell(self._base(job, end) & open_gpus), 0)
+        contest = Contest(board, request, pool, base, useful)
+        if code == "reclaim":
+            contest.allow = lambda victims: self._within_borrowed(victims, pool)
+            contest.by_class = False
+        return contest if useful and contest.feasible([one for one, _ in useful]) else None
+
+    def _within_borrowed(self, victims: Iterable[Candidate], pool: str) -> bool:
+        """Whether nobody is cut below the guarantee by more than the last job that goes."""
+        taken: dict[str, list[int]] = {}
+        spare: dict[str, int] = {}
+        for one in victims:
+            for limit in self._holdings.limits(one.job):
+                if limit.guaranteed.get(pool, 0) > 0:
+                    taken.setdefault(limit.label, []).append(len(one.gpus))
+                    spare[limit.label] = self._holdings.held_in(limit, pool) - limit.guaranteed[pool]
+        return all(sum(sizes) - max(sizes) < spare[label] for label, sizes in taken.items())
+
+    def _open(self, end: float) -> BoolArray:
+        """GPUs that may be used until ``end``: healthy, and not reserved for somebody before."""
+        blocked = self._board.blocked_gpus(end)
+        usable = self._board.index.gpu_usable
+        return usable if blocked is None else usable & ~blocked
+
+    def _base(self, job: Job, end: float) -> BoolArray:
+        """What the job could use without a victim: free, its own by promise, or coming free by itself."""
+        base: BoolArray = self._board.free | self._board.winding_down
+        mine = self._board.promised.get(job.id)
+        if mine is not None:
+            base[mine] = True
+        return base & self._open(end)
+
+    def best_after(self, job: Job, request: Request, pool: str) -> int:
+        """GPUs that the best domain the job could use would offer even after all preemption allowed."""
+        board, index = self._board, self._board.index
+        offered = self._base(job, math.inf)
+        for one in self.victims_for(job):
+            offered[list(one.gpus)] = True
+        cells = board.room_of(request, pool, offered & index.gpu_usable).available
+        sums = index.domains(request.nvlink, request.level).sums(cells)
+        return int(sums.max(initial=0))
+
+    def carry_out(self, job: Job, choice: Choice) -> None:
+        """The victims are told, and the GPUs are held for the preemptor from now on."""
+        for victim in choice.victims:
+            self._evicted.add(victim.job.id)
+            self._board.evict(victim.job)
+        self._board.promise(job, choice.gpus)
+        self._holdings.add(job, choice.pool, job.gpu_count)

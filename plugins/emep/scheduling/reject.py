@@ -1,0 +1,243 @@
+"""Jobs that can never run, on any healthy and empty state of this cluster: the verdict names the limit and the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from emep.policy import Policy
+from emep.policy.errors import suggest
+from emep.scheduling._cover import Room
+from emep.scheduling._index import NO_GROUP, ClusterIndex, IntArray
+from emep.scheduling.eligibility import Request, request_of
+from emep.scheduling.model import Job, Node, Reject, RejectCode
+from emep.scheduling.placement import domains_at, place
+from emep.scheduling.quota import limits_of
+from emep.units import format_memory
+
+
+def validate_job(job: Job, nodes: Sequence[Node] | ClusterIndex, policy: Policy) -> Reject | None:
+    """Why the job can never run; None if it could run on the healthy, empty cluster.
+
+    A pool without any known node rejects nothing for its size: its nodes may not have reported yet.
+    """
+    verdict = _against_policy(job, policy)
+    if verdict is not None:
+        return verdict
+    index = nodes if isinstance(nodes, ClusterIndex) else ClusterIndex(nodes)
+    verdict = against_cluster(request_of(job, policy, index), index)
+    return None if verdict is None else Reject(job.id, *verdict)
+
+
+Verdict = tuple[RejectCode, str, str]
+"""Code, message, field of the job."""
+
+
+def _against_policy(job: Job, policy: Policy) -> Reject | None:
+    rules = policy.queues.get(job.queue)
+    if rules is None:
+        return Reject(
+            job.id,
+            RejectCode.UNKNOWN_QUEUE,
+            f"queue: {job.queue!r} is not a queue of the policy, {suggest(job.queue, policy.queues)}",
+            "queue",
+        )
+    if policy.resolve_class(job.queue, job.priority) is None:
+        return Reject(
+            job.id,
+            RejectCode.UNKNOWN_CLASS,
+            f"priority: {job.priority!r} is not a class of queue {job.queue}, {suggest(job.priority, rules.classes)}",
+            "priority",
+        )
+    if job.node_count is not None and job.gpu_count and job.gpu_count % job.node_count:
+        return Reject(
+            job.id,
+            RejectCode.NOT_DIVISIBLE,
+            f"node_count: {job.gpu_count} GPUs cannot be spread evenly over {job.node_count} nodes, "
+            "make gpu_count a multiple of node_count",
+            "node_count",
+        )
+    for limit in limits_of(policy, job.queue, job.project):
+        if limit.max_gpus is not None and job.gpu_count > limit.max_gpus:
+            return Reject(
+                job.id,
+                RejectCode.OVER_QUOTA,
+                f"gpu_count: needs {job.gpu_count} GPUs, but {limit.label} may hold at most {limit.max_gpus} (max_gpus)",
+                "gpu_count",
+            )
+    return None
+
+
+def against_cluster(request: Request, index: ClusterIndex) -> Verdict | None:
+    """Why no healthy, empty state of the cluster holds the request; None if one does or no node is known."""
+    if not request.pools and request.gpus:
+        return (
+            RejectCode.TOO_MANY_GPUS,
+            f"gpu_count: needs {request.gpus} GPUs, but its queue has no pools",
+            "queue",
+        )
+    pools = [pool for pool in request.pools if pool in index.pool_number]
+    if not pools:
+        return None
+    verdict = _of_labels(request, index, pools)
+    if verdict is not None:
+        return verdict
+    if not request.gpus:
+        return _of_cpu_job(request, index, pools)
+    return _of_gpu_kind(request, index, pools) or _of_size(request, index, pools)
+
+
+def _of_labels(request: Request, index: ClusterIndex, pools: list[str]) -> Verdict | None:
+    wanted = (request.affinity, request.anti_affinity)
+    if any(bool(index.eligible_nodes(pool, *wanted).any()) for pool in pools):
+        return None
+    terms = [f"{key}={value}" for key, value in request.affinity]
+    terms += [f"not {key}={value}" for key, value in request.anti_affinity]
+    return (
+        RejectCode.LABELS,
+        f"affinity: no node of {_pools(pools)} has labels {', '.join(terms)}",
+        "topology",
+    )
+
+
+def _of_cpu_job(request: Request, index: ClusterIndex, pools: list[str]) -> Verdict | None:
+    nodes = np.zeros(len(index.nodes), dtype=bool)
+    for pool in pools:
+        nodes |= index.eligible_nodes(pool, request.affinity, request.anti_affinity)
+    count = request.node_count or 1
+    if int(nodes.sum()) < count:
+        text = f"node_count: needs {count} nodes, {_pools(pools)} has {int(nodes.sum())} that fit"
+        return RejectCode.TOPOLOGY_TOO_SMALL, text, "node_count"
+    for code, name, need, have, words in (
+        (RejectCode.CPU, "cpu", request.cpu / count, index.node_cpu, lambda value: f"{value:g} cores"),
+        (
+            RejectCode.MEMORY,
+            "memory",
+            request.memory / count,
+            index.node_memory,
+            lambda value: format_memory(int(value)),
+        ),
+    ):
+        if int((have[nodes] >= need).sum()) < count:
+            most = float(have[nodes].max())
+            return (
+                code,
+                f"{name}: needs {words(need)} on a node, the largest of {_pools(pools)} has {words(most)}",
+                name,
+            )
+    return None
+
+
+def _of_gpu_kind(request: Request, index: ClusterIndex, pools: list[str]) -> Verdict | None:
+    labelled = _cells(index, [(pool, "", 0, request.affinity, request.anti_affinity) for pool in pools])
+    if request.gpu_type:
+        kinds = sorted({index.cell_type[cell] for cell in np.flatnonzero(labelled)} - {""})
+        if request.gpu_type not in kinds:
+            text = f"gpu_type: no GPU of {_pools(pools)} is a {request.gpu_type!r}, {suggest(request.gpu_type, kinds)}"
+            return RejectCode.GPU_TYPE, text, "gpu_type"
+    typed = _cells(
+        index, [(pool, request.gpu_type, 0, request.affinity, request.anti_affinity) for pool in pools]
+    )
+    if typed.any() and not (typed & (index.cell_memory >= request.gpu_memory_min)).any():
+        most = int(index.cell_memory[typed].max())
+        text = (
+            f"gpu_memory_min: needs {format_memory(request.gpu_memory_min)} per GPU, "
+            f"the largest {request.gpu_type or 'GPU'} of {_pools(pools)} has {format_memory(most)}"
+        )
+        return RejectCode.GPU_MEMORY, text, "gpu_memory_min"
+    return None
+
+
+def _cells(
+    index: ClusterIndex,
+    filters: list[tuple[str, str, int, tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]],
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    found = np.zeros(index.cell_count, dtype=bool)
+    for wanted in filters:
+        found |= index.eligible_cells(wanted)
+    return found
+
+
+def _of_size(request: Request, index: ClusterIndex, pools: list[str]) -> Verdict | None:
+    """Whether some pool, empty, places it; if none does, the first limit on the way in the best of them."""
+    verdicts: list[tuple[int, Verdict]] = []
+    for pool in pools:
+        size = np.where(index.eligible_cells(request.filter_for(pool)), index.cell_size, 0)
+        verdict = _size_in_pool(request, index, size, pool)
+        if verdict is None:
+            return None
+        verdicts.append((int(size.sum()), verdict))
+    return max(verdicts, key=lambda item: item[0])[1]
+
+
+def _size_in_pool(request: Request, index: ClusterIndex, size: IntArray, pool: str) -> Verdict | None:
+    total = int(size.sum())
+    if total < request.gpus:
+        text = f"gpu_count: needs {request.gpus} GPUs, pool {pool} holds {total} that fit"
+        return RejectCode.TOO_MANY_GPUS, text, "gpu_count"
+    if request.nvlink:
+        most = largest(index.cell_group, size)
+        if most < request.gpus:
+            text = f"gpu_count: needs {request.gpus} GPUs in one NVLink group, the largest of pool {pool} holds {most}"
+            return RejectCode.NVLINK_GROUP_TOO_SMALL, text, "gpu_count"
+    if request.level:
+        most = largest(domains_at(index, request.level), size)
+        if most < request.gpus:
+            text = (
+                f"topology: needs {request.gpus} GPUs in one {request.level}, "
+                f"the largest {request.level} fits {most} of {request.gpus}"
+            )
+            return RejectCode.TOPOLOGY_TOO_SMALL, text, "topology"
+    return _with_nodes(request, index, size, pool)
+
+
+def largest(domain_of: IntArray, size: IntArray) -> int:
+    """GPUs in the largest domain; cells in no group count nowhere."""
+    known = domain_of != NO_GROUP
+    if not known.any():
+        return 0
+    return int(np.bincount(domain_of[known], weights=size[known]).max())
+
+
+def _with_nodes(request: Request, index: ClusterIndex, size: IntArray, pool: str) -> Verdict | None:
+    if _places(request, index, size, capped=False):
+        if index.unlimited_nodes or _places(request, index, size, capped=True):
+            return None
+        need = request.cpu / request.gpus
+        text = (
+            f"cpu: {request.cpu:g} cores and {format_memory(request.memory)} for {request.gpus} GPUs "
+            f"({need:g} cores a GPU) are more than the nodes of pool {pool} have beside their GPUs"
+        )
+        by_cpu = need > float(index.node_cpu[np.isfinite(index.node_cpu)].max(initial=np.inf))
+        return (RejectCode.CPU if by_cpu else RejectCode.MEMORY), text, "cpu" if by_cpu else "memory"
+    fitting = int((np.bincount(index.cell_node, weights=size) >= max(request.per_node, 1)).sum())
+    text = (
+        f"node_count: needs {request.node_count} nodes with {request.per_node} GPUs each"
+        f"{_together(request)}, pool {pool} has {fitting} such nodes"
+    )
+    return RejectCode.TOPOLOGY_TOO_SMALL, text, "node_count"
+
+
+def _together(request: Request) -> str:
+    words = [f"one {request.level}"] if request.level else []
+    words += ["one NVLink group"] if request.nvlink else []
+    return f" in {' and '.join(words)}" if words else ""
+
+
+def _places(request: Request, index: ClusterIndex, size: IntArray, *, capped: bool) -> bool:
+    available = size
+    if capped:
+        caps = np.full(len(index.nodes), float(request.gpus))
+        if request.cpu > 0:
+            caps = np.minimum(caps, np.floor(index.node_cpu * request.gpus / request.cpu + 1e-9))
+        if request.memory > 0:
+            caps = np.minimum(caps, np.floor(index.node_memory * request.gpus / request.memory + 1e-9))
+        available = np.minimum(size, caps[index.cell_node].astype(np.int64))
+    none = np.zeros(max(len(index.groups), 1), dtype=np.int64)
+    room = Room(index, available, none, np.zeros(len(index.nodes), dtype=np.int64), request.spread)
+    return place(request, room) is not None
+
+
+def _pools(pools: list[str]) -> str:
+    return f"pool {pools[0]}" if len(pools) == 1 else f"pools {', '.join(pools)}"
