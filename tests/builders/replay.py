@@ -17,7 +17,7 @@ from tests.builders.scheduling import JobBuilder, NodeBuilder
 
 from emep.policy import Policy
 from emep.scheduling import plan
-from emep.scheduling.model import Allocation, GpuId, Job, Node, Plan, Snapshot, UsageRecord
+from emep.scheduling.model import Allocation, GpuId, Hold, Job, Node, Plan, Snapshot, UsageRecord
 
 PlanFunction = Callable[[Snapshot, Policy, float], Plan]
 
@@ -102,6 +102,7 @@ class Replay:
         self.running: dict[str, tuple[Allocation, Run]] = {}
         self.charged: dict[tuple[str, str, str], float] = defaultdict(float)
         self.history = History(usage=defaultdict(float))
+        self.holds: tuple[Hold, ...] = ()
         self.now = self.charged_until = 0.0
         self.types = {GpuId(node.name, gpu.index): gpu.gpu_type for node in self.nodes for gpu in node.gpus}
 
@@ -169,6 +170,7 @@ class Replay:
             pending=tuple(self.pending.values()),
             allocations=tuple(allocation for allocation, _ in self.running.values()),
             usage=tuple(UsageRecord(*entity, seconds) for entity, seconds in self.charged.items()),
+            holds=self.holds,
         )
 
     def _cycle(self) -> None:
@@ -186,6 +188,7 @@ class Replay:
         raise AssertionError(f"at {self.now} a hundred plans in one instant came to no rest")
 
     def _carry_out(self, decided: Plan) -> None:
+        self.holds = decided.holds
         for rejection in decided.rejections:
             self.history.rejected[rejection.job_id] = rejection.message
             del self.pending[rejection.job_id]

@@ -140,7 +140,7 @@ def test_the_worked_example_of_three_projects() -> None:
 
 
 def test_queues_share_before_projects_do() -> None:
-    # eval (weight 1) has used 10, merge (weight 2) 30: eval is nearer its share whatever its project used before.
+    # eval (weight 1) has used 10, merge (weight 2) 30: eval has had less of its share, whatever p used.
     usage = [used("merge", "p", "", 30), used("eval", "p", "", 10), used("eval", "q", "", 0)]
     jobs = [a_job("m").of("q").at(0), a_job("e").of("p").queue("eval").at(1)]
     assert order_of(jobs, usage, parse_policy({})) == ["e", "m"]
