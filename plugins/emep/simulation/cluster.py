@@ -18,7 +18,7 @@ KEYS = (
     "name", "count", "gpus", "gpu_type", "gpu_memory", "nvlink", "rack", "rack_size", "block", "block_size",
     "labels", "cpu", "memory", "network_bandwidth_gbps", "pool",
 )  # fmt: skip
-_FORBIDDEN_IN_NAMES = frozenset(":;, \t\n")
+_FORBIDDEN_IN_NAMES = frozenset(':;, "\\')
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +151,8 @@ def _nodes(entry: _Entry) -> list[Node]:
     name = entry.text("name")
     if not name:
         entry.refuse("name", "is missing: every node needs a name")
-    if _FORBIDDEN_IN_NAMES & set(name):
-        entry.refuse("name", f"expected a name without spaces, ':', ';' or ',', not {name!r}")
+    if _FORBIDDEN_IN_NAMES & set(name) or not name.isprintable():
+        entry.refuse("name", f"expected a name without spaces, quotes, ':', ';' or ',', not {name!r}")
     count = entry.integer("count", 1, 1)
     size = entry.integer("gpus", 0, 0)
     labels = _labels(entry)

@@ -27,7 +27,7 @@ class JobSpec:
     """One job of a workload: the request, and what only the simulator knows, how much work it is."""
 
     job: Job
-    """``priority`` is empty where the file leaves it to the queue, ``max_duration`` None where it has none."""
+    """``priority`` is empty, ``max_duration`` None where the file leaves them to the queue."""
     duration: float
     """Seconds of work on the GPUs asked for, without any cost of checkpoints or restarts."""
 
