@@ -106,15 +106,16 @@ def end_everything_of(state_dir: Path) -> None:
 def gone(pid: int, timeout: float = 20.0) -> bool:
     """Wait until no process (not even a zombie's parentless rest) of that pid runs."""
     deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
+    while True:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):
             return True
         if state in "ZX":
             return True
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.02)
-    return False
 
 
 def when_written(path: Path, timeout: float = 20.0) -> str:

@@ -33,6 +33,7 @@ def test_work_is_started_logged_and_completed(api: SmallApi, start_agent: Start)
     completion = api.ended("a1")
     assert (completion.exit_code, completion.result) == (0, {"status": "done"})
     assert api.log_text("a1") == "hello\nbye\n"
+    assert api.closed_logs == ["a1"]
     assert agent.run_folder("a1").stat().st_mode & 0o777 == 0o700
     api.until(lambda: api.polls[-1].running == [])
 

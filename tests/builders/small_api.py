@@ -42,6 +42,7 @@ class SmallApi:
         self.polls: list[PollRequest] = []
         self.completions: dict[tuple[str, int], list[Completion]] = {}
         self.logs: dict[str, bytearray] = {}
+        self.closed_logs: list[str] = []
         self.refuse_completions: dict[str, int] = {}
         """Allocation -> status that its completion is answered with."""
         self.bearers: list[tuple[str, str]] = []
@@ -64,22 +65,25 @@ class SmallApi:
         config = uvicorn.Config(
             self.app, host="127.0.0.1", port=self.port, log_level="warning", timeout_graceful_shutdown=1
         )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
-        self._thread.start()
-        while not self._server.started:
-            if not self._thread.is_alive():
+        self._server = server = uvicorn.Server(config)
+        self._thread = thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        while not server.started:
+            if not thread.is_alive():
                 raise RuntimeError(f"nothing can be served on port {self.port}")
             time.sleep(0.01)
         return self
 
     def stop(self) -> None:
         """Stop serving; what was told is kept."""
-        if self._server is not None and self._thread is not None:
-            self._server.should_exit = True
-            self._server.force_exit = True
-            self._thread.join(10)
-        self._server = self._thread = None
+        server, thread = self._server, self._thread
+        if server is None or thread is None:
+            return
+        with self.changed:
+            self._server = self._thread = None
+            self.changed.notify_all()
+        server.should_exit = True
+        thread.join(10)
 
     def until(self, condition: Callable[[], Any], timeout: float = 30.0) -> Any:
         """Wait until ``condition`` is true and return its value. Raises TimeoutError with what is known."""
@@ -130,68 +134,63 @@ class SmallApi:
 
     def _application(self) -> FastAPI:
         app = FastAPI()
-
-        @app.middleware("http")
-        async def authenticate(request: Request, call_next: Any) -> Any:
-            bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-            self.bearers.append((request.url.path, bearer))
-            wanted = "emep-lease.lease-" if "/allocations/" in request.url.path else f"emep-agent.{SECRET}"
-            if not bearer.startswith(wanted):
-                return problem(401, "Not authenticated", "the token is not known")
-            return await call_next(request)
-
-        @app.post(f"{BASE}/nodes")
-        async def register(node: NodeRequest) -> dict[str, Any]:
-            self._told(lambda: self.nodes.update({node.name: node}))
-            gpus = [
-                {
-                    **gpu.model_dump(),
-                    "state": "healthy",
-                    "state_reason": "",
-                    "utilization": None,
-                    "temperature_c": None,
-                    "memory_used": None,
-                    "job_id": None,
-                }
-                for gpu in node.gpus
-            ]
-            return {**node.model_dump(), "gpus": gpus, "alive": True, "last_report_at": None}
-
-        @app.post(f"{BASE}/nodes/{{name}}/health")
-        async def health(name: str, report: HealthReport) -> Any:
-            if name not in self.nodes:
-                return problem(404, "Not found", f"there is no node {name}")
-            self._told(lambda: self.health.setdefault(name, []).append(report))
-            return {}
-
-        @app.post(f"{BASE}/nodes/{{name}}/poll")
-        async def poll(name: str, request: PollRequest) -> Any:
-            if name not in self.nodes:
-                return problem(404, "Not found", f"there is no node {name}")
-            self._told(lambda: self.polls.append(request))
-            deadline = time.monotonic() + request.timeout
-            while not (orders := self._due(request)) and time.monotonic() < deadline:
-                await asyncio.sleep(0.02)
-            return {"orders": [order.model_dump(mode="json") for order in orders]}
-
-        @app.post(f"{BASE}/allocations/{{allocation}}/logs")
-        async def append(allocation: str, offset: int, request: Request) -> Any:
-            body = await request.body()
-            have = self.logs.setdefault(allocation, bytearray())
-            if offset > len(have):
-                return problem(409, "Gap", f"the log ends at {len(have)}", next_offset=len(have))
-            self._told(lambda: have.extend(body[len(have) - offset :]))
-            return {"next_offset": len(have)}
-
-        @app.post(f"{BASE}/allocations/{{allocation}}/complete")
-        async def complete(allocation: str, completion: Completion) -> Any:
-            key = (allocation, completion.epoch)
-            self._told(lambda: self.completions.setdefault(key, []).append(completion))
-            if status := self.refuse_completions.get(allocation):
-                return problem(status, "Refused", "this epoch is over")
-            return {}
-
+        app.middleware("http")(self._authenticate)
+        app.post(f"{BASE}/nodes")(self._register)
+        app.post(f"{BASE}/nodes/{{name}}/health")(self._health)
+        app.post(f"{BASE}/nodes/{{name}}/poll")(self._poll)
+        app.post(f"{BASE}/allocations/{{allocation}}/logs")(self._append)
+        app.post(f"{BASE}/allocations/{{allocation}}/complete")(self._complete)
         return app
+
+    async def _authenticate(self, request: Request, call_next: Any) -> Any:
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        self.bearers.append((request.url.path, bearer))
+        wanted = "emep-lease.lease-" if "/allocations/" in request.url.path else f"emep-agent.{SECRET}"
+        if not bearer.startswith(wanted):
+            return problem(401, "Not authenticated", "the token is not known")
+        return await call_next(request)
+
+    async def _register(self, node: NodeRequest) -> dict[str, Any]:
+        self._told(lambda: self.nodes.update({node.name: node}))
+        unknown = dict.fromkeys(("utilization", "temperature_c", "memory_used", "job_id"))
+        state = {"state": "healthy", "state_reason": "", **unknown}
+        gpus = [{**gpu.model_dump(), **state} for gpu in node.gpus]
+        return {**node.model_dump(), "gpus": gpus, "alive": True, "last_report_at": None}
+
+    async def _health(self, name: str, report: HealthReport) -> Any:
+        if name not in self.nodes:
+            return problem(404, "Not found", f"there is no node {name}")
+        self._told(lambda: self.health.setdefault(name, []).append(report))
+        return {}
+
+    async def _poll(self, name: str, request: PollRequest) -> Any:
+        if name not in self.nodes:
+            return problem(404, "Not found", f"there is no node {name}")
+        self._told(lambda: self.polls.append(request))
+        orders = await asyncio.to_thread(self._wait_for_orders, request)
+        return {"orders": [order.model_dump(mode="json") for order in orders]}
+
+    def _wait_for_orders(self, request: PollRequest) -> list[StartOrder | StopOrder]:
+        with self.changed:
+            self.changed.wait_for(lambda: self._due(request) or self._server is None, request.timeout)
+            return self._due(request)
+
+    async def _append(self, allocation: str, offset: int, request: Request, final: bool = False) -> Any:
+        body = await request.body()
+        have = self.logs.setdefault(allocation, bytearray())
+        if offset > len(have):
+            return problem(409, "Gap", f"the log ends at {len(have)}", expected_offset=len(have))
+        self._told(lambda: have.extend(body[len(have) - offset :]))
+        if final:
+            self._told(lambda: self.closed_logs.append(allocation))
+        return {"next_offset": len(have)}
+
+    async def _complete(self, allocation: str, completion: Completion) -> Any:
+        key = (allocation, completion.epoch)
+        self._told(lambda: self.completions.setdefault(key, []).append(completion))
+        if status := self.refuse_completions.get(allocation):
+            return problem(status, "Refused", "this epoch is over")
+        return {}
 
 
 def problem(status: int, title: str, detail: str, **more: Any) -> JSONResponse:

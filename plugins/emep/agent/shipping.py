@@ -39,13 +39,13 @@ class LogShipper:
         while not self.refused:
             last_round = self._finishing.is_set()
             chunk = await asyncio.to_thread(self._read)
-            if not chunk:
-                if last_round:
-                    return
+            if not chunk and not last_round:
                 await self._idle()
                 continue
             try:
-                await self._send(chunk)
+                # The empty batch at the end says that it is the end.
+                if await self._send(chunk, final=not chunk):
+                    return
                 pause = _RETRY_FIRST
             except (EmepConnectionError, EmepApiError) as error:
                 log.warning("log of %s: %s; trying again", self._allocation, error)
@@ -68,23 +68,24 @@ class LogShipper:
         except FileNotFoundError:
             return b""
 
-    async def _send(self, chunk: bytes) -> None:
-        """One batch. Raises what is worth another try; everything else is settled here."""
+    async def _send(self, chunk: bytes, *, final: bool) -> bool:
+        """One batch; True once the API has all of it. Raises what is worth another try."""
         try:
-            answer = await self._client.append_logs(self._allocation, self._offset, chunk)
+            answer = await self._client.append_logs(self._allocation, self._offset, chunk, final)
         except EmepApiError as error:
             if error.status == 413 and self._batch > 1024:
                 self._batch //= 2
-            elif error.status == 409 and isinstance(error.problem.get("next_offset"), int):
-                self._move(error.problem["next_offset"])
+            elif error.status == 409 and isinstance(error.problem.get("expected_offset"), int):
+                self._move(error.problem["expected_offset"])
             elif error.status >= 500 or error.status in (408, 425, 429):
                 raise
             else:
                 log.warning("log of %s is not wanted any more: %s", self._allocation, error)
                 self.refused = True
-            return
+            return False
         following = answer.get("next_offset") if isinstance(answer, dict) else None
         self._move(following if isinstance(following, int) else self._offset + len(chunk))
+        return final
 
     def _move(self, offset: int) -> None:
         """Go on where the API's copy ends; it may have more than this agent remembers, or (restored) less."""

@@ -19,7 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "agent": ("emep.cli.agent", "offer this node's GPUs and run what is granted on them"),
     "simulate": ("emep.cli.simulate", "run a workload through the scheduler in simulated time"),
 }
-"""Command -> (module, one line). A module has ``add_arguments``, ``run``, perhaps ``DESCRIPTION``, ``EPILOG``."""
+"""Command -> (module, one line). A module has ``add_arguments`` and ``run``."""
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 

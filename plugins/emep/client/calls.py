@@ -168,12 +168,14 @@ def heartbeat(allocation_id: str, beat: Heartbeat) -> Call[HeartbeatAnswer]:
     return Call("POST", _at("allocations", allocation_id, "heartbeat"), "HeartbeatAnswer", body=beat)
 
 
-def append_logs(allocation_id: str, offset: int, content: bytes) -> Call[Any]:
-    """Bytes of the log from ``offset`` on, as they are. Answers ``{"next_offset": N}``.
+def append_logs(allocation_id: str, offset: int, content: bytes, final: bool = False) -> Call[Any]:
+    """Bytes of the log from ``offset`` on, as they are; ``final``: nothing more comes.
 
-    What the server has already is skipped, so repeating is harmless; a gap is refused (409).
+    Answers ``{"next_offset": N}``. What the server has already is skipped, so repeating is harmless; a gap
+    is refused (409 with ``expected_offset``).
     """
-    return Call("POST", _at("allocations", allocation_id, "logs"), params={"offset": offset}, body=content)
+    params = {"offset": offset, "final": "true" if final else None}
+    return Call("POST", _at("allocations", allocation_id, "logs"), params=params, body=content)
 
 
 def logs(allocation_id: str, offset: int = 0, timeout: float | None = None) -> Call[LogChunk]:
