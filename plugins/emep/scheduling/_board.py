@@ -57,7 +57,8 @@ class Board:
             self._occupy(allocation)
         self._promise(snapshot, pending)
         self.free_cells: IntArray = index.count_by_cell(self.free)
-        self.group_free: IntArray = _sum_by(index.cell_group, self.free_cells, len(index.groups))
+        # One more than there are groups: NO_GROUP (-1) reads the last, which is always 0.
+        self.group_free: IntArray = _sum_by(index.cell_group, self.free_cells, len(index.groups) + 1)
         self.node_free: IntArray = _sum_by(index.cell_node, self.free_cells, len(index.nodes))
         self._blocked: dict[int, IntArray] = {}
 
@@ -120,7 +121,7 @@ class Board:
         return Room(
             index,
             self.capped(request, available, gone),
-            _sum_by(index.cell_group, counts, len(index.groups)),
+            _sum_by(index.cell_group, counts, len(index.groups) + 1),
             _sum_by(index.cell_node, counts, len(index.nodes)),
             request.spread,
         )
