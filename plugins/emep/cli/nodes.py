@@ -1,0 +1,113 @@
+"""``emep nodes``: nodes, their GPUs, NVLink groups and health."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from emep.cli.common import (
+    add_read_arguments,
+    all_pages,
+    compact_indices,
+    connect,
+    print_json,
+    print_table,
+    since,
+)
+from emep.units import format_memory
+
+DESCRIPTION = "List nodes, their GPUs, NVLink groups and health."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """How much is shown."""
+    parser.add_argument("node", nargs="?", metavar="NODE", help="only this node, one line for each GPU")
+    parser.add_argument("--gpus", action="store_true", help="one line for each GPU of every node")
+    add_read_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the nodes. Raises UsageError for a node that is not there."""
+    from emep.cli import fail
+    from emep.client import calls
+
+    with connect(args) as client:
+        nodes, total = all_pages(client, calls.nodes(limit=500))
+    if args.node:
+        nodes = [node for node in nodes if node["name"] == args.node]
+        if not nodes:
+            return fail(f"there is no node {args.node!r}: `emep nodes` lists them")
+    if args.json:
+        print_json({"items": nodes, "total": len(nodes) if args.node else total})
+    elif not nodes:
+        print("no node: start `emep agent` on one")
+    elif args.gpus or args.node:
+        columns = ["GPU", "STATE", "JOB", "TYPE", ">MEMORY", ">USED", ">BUSY", ">TEMP", "GROUP", "WHY"]
+        print_table(columns, [gpu_row(node, gpu) for node in nodes for gpu in node["gpus"]])
+    else:
+        columns = [
+            "NODE", "STATE", "POOL", "RACK", ">CPUS", ">MEMORY", "GPUS", ">FREE", ">HELD", ">OUT",
+            "FREE IN EACH GROUP", ">REPORT",
+        ]  # fmt: skip
+        print_table(columns, [node_row(node) for node in nodes])
+    return 0
+
+
+def node_row(node: dict[str, Any]) -> list[object]:
+    """A node with how many of its GPUs are free, held, and out of service."""
+    gpus = node["gpus"]
+    held = [gpu for gpu in gpus if gpu["job_id"]]
+    free = [gpu for gpu in gpus if is_free(node, gpu)]
+    types: dict[str, int] = {}
+    for gpu in gpus:
+        types[gpu["gpu_type"] or "GPU"] = types.get(gpu["gpu_type"] or "GPU", 0) + 1
+    return [
+        node["name"],
+        "up" if node["alive"] else "down",
+        node["pool"],
+        node["rack"],
+        node["cpu"],
+        format_memory(node["memory"]),
+        ", ".join(f"{count} {name}" for name, count in types.items()) or "none",
+        len(free),
+        len(held),
+        len(gpus) - len(free) - len(held),
+        groups(node),
+        since(node["last_report_at"]),
+    ]
+
+
+def is_free(node: dict[str, Any], gpu: dict[str, Any]) -> bool:
+    """Whether a job could be granted this GPU now."""
+    return bool(node["alive"]) and gpu["state"] == "healthy" and not gpu["job_id"]
+
+
+def groups(node: dict[str, Any]) -> str:
+    """``nvlink-0: 0-1 of 4`` for each NVLink group: which GPUs of it are free, of how many."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for gpu in node["gpus"]:
+        if gpu["nvlink_group_id"]:
+            found.setdefault(gpu["nvlink_group_id"], []).append(gpu)
+    parts = []
+    for name, members in found.items():
+        free = [gpu["index"] for gpu in members if is_free(node, gpu)]
+        short = name.removeprefix(f"{node['name']}/")
+        parts.append(f"{short}: {compact_indices(free) or 'none'} of {len(members)}")
+    return "; ".join(parts)
+
+
+def gpu_row(node: dict[str, Any], gpu: dict[str, Any]) -> list[object]:
+    """A GPU with what it is, what it does and who holds it."""
+    busy, heat, used = gpu["utilization"], gpu["temperature_c"], gpu["memory_used"]
+    return [
+        f"{node['name']}:{gpu['index']}",
+        gpu["state"] if node["alive"] else "node down",
+        gpu["job_id"],
+        gpu["gpu_type"],
+        format_memory(gpu["gpu_memory"]),
+        None if used is None else format_memory(used),
+        None if busy is None else f"{busy:.0f}%",
+        None if heat is None else f"{heat:.0f}°C",
+        gpu["nvlink_group_id"],
+        gpu["state_reason"],
+    ]
