@@ -45,6 +45,7 @@ class Processes:
         self._ended: dict[str, Ended] = {}
         self._orders = 0
         self._keeper: subprocess.Popen[bytes] | None = None
+        self._listener: threading.Thread | None = None
 
     def __enter__(self) -> Processes:
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -57,7 +58,8 @@ class Processes:
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": path},
         )
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         return self
 
     def __exit__(
@@ -69,6 +71,10 @@ class Processes:
         keeper.stdin.close()
         # A second Ctrl-C must not leave processes behind: the keeper goes on by itself in any case.
         keeper.wait()
+        if self._listener is not None:
+            self._listener.join()
+        if keeper.stdout is not None:
+            keeper.stdout.close()
 
     def start(self, name: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path, nice: int = 0) -> None:
         """Start a process; its output is appended to ``logs/NAME.log``."""

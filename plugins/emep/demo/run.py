@@ -24,7 +24,7 @@ MARGIN = 0.02
 """What the evolved merge must gain over the best uniform average, in the full demo."""
 START_SECONDS = 300.0
 SERVED_LOGS = ("scheduler", "triggerer")
-"""Airflow's processes that would serve logs on every interface; the API server reads them from the disk here."""
+"""Processes that would serve logs on every interface; here the API server reads them from the disk."""
 
 
 @dataclass(frozen=True)
@@ -231,13 +231,9 @@ class Demo:
 def _told(number: int, result: Any) -> str:
     metrics = (result or {}).get("metrics") or {}
     score = metrics.get("best_score")
+    best = f": best score {score:.3f}" if isinstance(score, int | float) else ""
     cached = f", {metrics['cached']} known already" if metrics.get("cached") else ""
-    text = (
-        f"generation {number}: best score {score:.3f}"
-        if isinstance(score, (int, float))
-        else f"generation {number}"
-    )
-    return f"{text} after {metrics.get('evaluations', '?')} evaluations{cached}"
+    return f"generation {number}{best} after {metrics.get('evaluations', '?')} evaluations{cached}"
 
 
 def _program(name: str) -> str:
