@@ -52,6 +52,7 @@ class Board:
         self.reservations: list[Reserved] = []
         self.promised: dict[str, IntArray] = {}
         """Job id -> GPUs that are its own to take: free ones, or on their way to it."""
+        self._releases: dict[str, float] = {}
         pending = {job.id: job for job in snapshot.pending}
         for allocation in snapshot.allocations:
             self._occupy(allocation)
@@ -218,6 +219,10 @@ class Board:
         self._remove(gpus, end)
         self._charge_nodes(job, gpus, nodes, 1.0)
 
+    def release_of(self, job_id: str) -> float:
+        """When everything that is promised to a job has come free at the latest."""
+        return self._releases.get(job_id, self.now)
+
     def evict(self, job: Job) -> None:
         """A victim is on its way out: its GPUs come free when its grace is over."""
         gpus = self.allocated[job.id]
@@ -231,6 +236,7 @@ class Board:
         gpus = gpus[self.index.gpu_usable[gpus]]
         limit = run_limit(job, self.policy)
         release = max([self.now, *self.busy_until[gpus].tolist()])
+        self._releases[job.id] = release
         self.promised[job.id] = gpus
         self.winding_down[gpus] = False
         self._remove(gpus, math.inf if limit is None else release + limit)

@@ -196,6 +196,20 @@ class ClusterIndex:
         part_names, part_of_cell[inside] = np.unique(parts, return_inverse=True)
         return Domains(of_cell, len(names), part_of_cell, part_names // (len(self.nodes) + 1))
 
+    def count_states(self, gpus: Iterable[int]) -> dict[str, int]:
+        """Why these GPUs take no work, in words, with how many each."""
+        found: dict[str, int] = {}
+        for number in gpus:
+            name, position = self.gpu_ids[number]
+            node = self.nodes[self.node_number[name]]
+            gpu = next(one for one in node.gpus if one.index == position)
+            if not node.schedulable:
+                words = "on nodes that are lost or drained"
+            else:
+                words = "used outside EMEP" if gpu.foreign else gpu.state.value
+            found[words] = found.get(words, 0) + 1
+        return found
+
     def gpu_names(self, gpus: Iterable[int]) -> tuple[GpuId, ...]:
         """Names in rank order: neighbours (block, rack, node) get neighbouring ranks."""
         rack = self.node_rack

@@ -1,14 +1,24 @@
-"""Why a job waits: all that blocks it, its place, every term of its score, and when it may start."""
+"""Why a job waits: all that blocks it with numbers, its place in the order, and every term of its score.
+
+Reasons describe the state after the plan's own decisions. Jobs with equal requests share the same facts, so
+thousands of waiting jobs cost little more than a few.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from emep.policy import Policy
+from emep.scheduling.eligibility import Request, run_limit
+from emep.scheduling.estimate import Estimator
 from emep.scheduling.fair_share import FairTree
 from emep.scheduling.model import Job, Reason, ReasonCode, ScoreTerms, Waiting
 from emep.scheduling.order import is_starving, waited
+from emep.scheduling.placement import fits
 from emep.scheduling.quota import Limit
 from emep.units import format_duration
 
@@ -26,26 +36,34 @@ class Blocked:
     holding: bool = False
     """Its GPUs are held for it; it waits for victims to go."""
     behind: str | None = None
-    """FCFS: the job that nobody in its pools may pass."""
+    """No backfill at all: the job that nobody in its pools may pass."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is true of a request in the best of its pools, whoever asks."""
+
+    pool: str = ""
+    free: int = 0
+    reasons: list[Reason] = field(default_factory=list)
+    short: bool = False
+    """Whether it does not fit, reservations apart."""
+    blocked_until: float = math.inf
+    """The end of a run that reservations leave room for; inf: any."""
 
 
 def score_of(job: Job, policy: Policy, tree: FairTree, now: float) -> ScoreTerms:
-    """``value(class) x clamp(1 + deficit, 0.25, 2)`` with the project's deficit, and the full order key in words."""
+    """``value(class) x clamp(1 + deficit, 0.25, 2)`` with the project's deficit, and the order key in words."""
     value = policy.class_value(job.priority)
-    deficit = tree.project(job.queue, job.project).deficit()
-    key = [f"class {policy.canonical_class(job.priority)} = {value:g}"]
-    key += [f"{label} deficit {_signed(amount)}" for label, amount in tree.levels(job)]
+    deficit = tree.deficit(tree.project(job.queue, job.project))
+    key = [f"class {policy.canonical_class(job.priority)} = {value:g}", *tree.levels_in_words(job)]
     if policy.order != "submit_time":
         if is_starving(job, policy, now):
             key.append(f"starving: waited {format_duration(waited(job, now))}, back in submission order")
         else:
-            key.append(f"{policy.order} first")
-    key += [f"submitted {job.submit_time:g}", f"job id {job.id}"]
+            key.append("shortest first" if policy.order == "shortest" else "smallest area first")
+    key += [f"submitted {job.submit_time:.17g}", f"job id {job.id}"]
     return ScoreTerms(value, deficit, value * min(2.0, max(0.25, 1.0 + deficit)), tuple(key))
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.4f}"
 
 
 class Explainer:
@@ -53,17 +71,235 @@ class Explainer:
 
     def __init__(self, cycle: Cycle) -> None:
         self._cycle = cycle
+        self._facts: dict[Request, Facts] = {}
+        self._after: dict[tuple[int, object], int] = {}
 
     def explain_all(self) -> tuple[Waiting, ...]:
         """One answer per waiting job, in order."""
         cycle = self._cycle
+        estimates = Estimator(cycle).estimate_all()
         return tuple(
             Waiting(
                 blocked.job.id,
                 position,
-                (Reason(ReasonCode.INSUFFICIENT_GPUS, "todo"),),
+                self._reasons(blocked),
                 score_of(blocked.job, cycle.policy, cycle.tree, cycle.now),
-                None,
+                *estimates[blocked.job.id],
             )
             for position, blocked in enumerate(cycle.blocked, start=1)
         )
+
+    # ---- reasons -------------------------------------------------------------------------------------------
+
+    def _reasons(self, blocked: Blocked) -> tuple[Reason, ...]:
+        job, cycle = blocked.job, self._cycle
+        if blocked.holding:
+            return (self._of_victims(job),)
+        found: list[Reason] = []
+        if blocked.backing_off:
+            rest = format_duration(job.not_before - cycle.now)
+            text = f"backs off after a failure of the infrastructure, for another {rest}"
+            found.append(Reason(ReasonCode.BACKING_OFF, text))
+        found += [self._of_quota(job, limit) for limit in blocked.quota]
+        if blocked.behind is not None:
+            text = f"nothing passes job {blocked.behind}, which does not fit yet (reservations: 0)"
+            found.append(Reason(ReasonCode.BEHIND_RESERVATION, text))
+        request = cycle.request(job)
+        facts = self._facts_of(request) if request.gpus else self._cpu_facts(request)
+        found += facts.reasons
+        if facts.short and request.gpus:
+            found = self._with_preemption(job, request, facts, found)
+        if request.gpus:
+            found += self._of_reservations(job, request, facts)
+        return tuple(found) or (self._unexplained(job),)
+
+    def _of_victims(self, job: Job) -> Reason:
+        board, cycle = self._cycle.board, self._cycle
+        mine = board.promised[job.id]
+        going = mine[board.occupied[mine]]
+        owners = sorted(
+            {name for name, gpus in board.allocated.items() if len(np.intersect1d(gpus, going, True))}
+        )
+        rest = max(0.0, board.release_of(job.id) - cycle.now)
+        text = (
+            f"{len(mine)} GPUs are held for it; {len(going)} of them come free when "
+            f"{_some(owners)} {'has' if len(owners) == 1 else 'have'} yielded, in at most {format_duration(rest)}"
+        )
+        return Reason(ReasonCode.WAITING_FOR_PREEMPTION, text)
+
+    def _of_quota(self, job: Job, limit: Limit) -> Reason:
+        held = self._cycle.holdings.held(limit)
+        text = f"{limit.label} holds {held} of at most {limit.max_gpus} GPUs, {job.gpu_count} more are too many"
+        return Reason(ReasonCode.QUOTA_EXCEEDED, text)
+
+    def _with_preemption(
+        self, job: Job, request: Request, facts: Facts, found: list[Reason]
+    ) -> list[Reason]:
+        """Whose class may preempt is also told how far preemption would get."""
+        classes = self._cycle.policy.victim_classes(job.queue, job.priority)
+        if not classes:
+            return found
+        key = (id(request), classes)
+        best = self._after.get(key)
+        if best is None:
+            best = self._after[key] = self._cycle.preemption.best_after(job, request, facts.pool)
+        if request.node_count or best >= request.gpus:
+            return found
+        where = "NVLink group" if request.nvlink else request.level or f"placement in pool {facts.pool}"
+        text = f"; no {where} can offer {request.gpus} even after preemption (best {best})"
+        return [
+            Reason(one.code, one.text + text) if one.code in _SHORTAGES and place == 0 else one
+            for place, one in enumerate(_shortages_first(found))
+        ]
+
+    def _of_reservations(self, job: Job, request: Request, facts: Facts) -> list[Reason]:
+        """The reservations that keep GPUs from the job that are free and that it could use now."""
+        board, cycle = self._cycle.board, self._cycle
+        limit = run_limit(job, cycle.policy)
+        end = math.inf if limit is None else cycle.now + limit
+        found: list[Reason] = []
+        eligible = None
+        for one in board.reservations[: board.windows_before(end)]:
+            if one.job.id == job.id or one.pool not in request.pools:
+                continue
+            if eligible is None:
+                eligible = board.index.eligible_cells(request.filter_for(one.pool))
+            kept = one.gpus[board.free[one.gpus]]
+            kept = kept[eligible[board.index.gpu_cell[kept]]]
+            if len(kept):
+                text = (
+                    f"{len(kept)} of the {facts.free} free GPUs are reserved for job {one.job.id} until it starts, "
+                    f"in {format_duration(one.at - cycle.now)} (at {one.at:.17g}), and this job would run longer"
+                )
+                found.append(Reason(ReasonCode.BEHIND_RESERVATION, text))
+        return found
+
+    def _unexplained(self, job: Job) -> Reason:
+        """What fits now did not when it was looked at: only a promise made since could say so."""
+        text = f"needs {job.gpu_count} GPUs, and will be looked at again in the next cycle"
+        return Reason(ReasonCode.INSUFFICIENT_GPUS, text)
+
+    # ---- facts of requests ---------------------------------------------------------------------------------
+
+    def _facts_of(self, request: Request) -> Facts:
+        found = self._facts.get(request)
+        if found is None:
+            every = [self._facts_in(request, pool) for pool in request.pools]
+            if every:
+                found = max(every, key=lambda facts: (not facts.short, facts.free))
+            else:
+                found = Facts(reasons=[Reason(ReasonCode.QUEUE_CLOSED, "its queue has no pools")], short=True)
+            self._facts[request] = found
+        return found
+
+    def _facts_in(self, request: Request, pool: str) -> Facts:
+        board, index = self._cycle.board, self._cycle.index
+        eligible = index.eligible_cells(request.filter_for(pool))
+        if not eligible.any():
+            text = f"pool {pool} has no node yet that the job could use"
+            return Facts(pool, 0, [Reason(ReasonCode.QUEUE_CLOSED, text)], short=True)
+        free = np.where(eligible, board.free_cells, 0)
+        facts = Facts(pool, int(free.sum()))
+        if fits(request, index, free):
+            self._host_shortage(request, facts, free)
+            return facts
+        facts.short = True
+        self._gpu_shortage(request, facts, free)
+        self._out_of_service(facts, eligible[index.gpu_cell])
+        return facts
+
+    def _gpu_shortage(self, request: Request, facts: Facts, free: np.ndarray) -> None:  # type: ignore[type-arg]
+        index, need = self._cycle.index, request.gpus
+        if facts.free < need:
+            text = f"needs {need} GPUs, {facts.free} free in pool {facts.pool}"
+            facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_GPUS, text))
+        if request.nvlink:
+            most = int(index.domains(True, request.level).sums(free).max(initial=0))
+            if most < need:
+                text = f"needs {need} GPUs in one NVLink group, largest free {most} of {need}"
+                facts.reasons.append(Reason(ReasonCode.NO_FREE_NVLINK_GROUP, text))
+        if request.level:
+            most = int(index.domains(False, request.level).sums(free).max(initial=0))
+            if most < need:
+                text = f"needs {need} GPUs in one {request.level}, the {request.level} with most free has {most}"
+                facts.reasons.append(Reason(ReasonCode.NO_TOPOLOGY_DOMAIN, text))
+        if request.node_count:
+            domains = index.domains(request.nvlink, request.level)
+            whole = domains.domain_of_part[domains.part_sums(free) >= request.per_node]
+            most = int(np.bincount(whole).max()) if len(whole) else 0
+            if most < request.node_count:
+                text = f"needs {request.node_count} nodes with {request.per_node} free GPUs each, {most} have them"
+                facts.reasons.append(Reason(ReasonCode.NO_TOPOLOGY_DOMAIN, text))
+
+    def _out_of_service(self, facts: Facts, eligible: np.ndarray) -> None:  # type: ignore[type-arg]
+        out = np.flatnonzero(eligible & ~self._cycle.index.gpu_usable)
+        kinds = self._cycle.index.count_states(out.tolist())
+        words = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+        if kinds:
+            text = f"{len(out)} of the {int(eligible.sum())} GPUs it could use take no work: {words}"
+            facts.reasons.append(Reason(ReasonCode.UNHEALTHY_GPUS, text))
+
+    def _host_shortage(self, request: Request, facts: Facts, free: np.ndarray) -> None:  # type: ignore[type-arg]
+        board, index = self._cycle.board, self._cycle.index
+        if fits(request, index, board.capped(request, free)):
+            return
+        facts.short = True
+        nodes = np.unique(index.cell_node[free > 0])
+        cpu, memory = request.cpu / request.gpus, request.memory / request.gpus
+        if float(board.cpu_free[nodes].min()) < request.cpu:
+            most = max(0.0, float(board.cpu_free[nodes].max()))
+            text = f"needs {cpu:g} cores beside each GPU, a node with free GPUs has at most {most:g} left"
+            facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_CPU, text))
+        if float(board.memory_free[nodes].min()) < request.memory:
+            most = max(0.0, float(board.memory_free[nodes].max()))
+            text = f"needs {_gib(memory)} beside each GPU, a node with free GPUs has at most {_gib(most)} left"
+            facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_MEMORY, text))
+
+    def _cpu_facts(self, request: Request) -> Facts:
+        found = self._facts.get(request)
+        if found is not None:
+            return found
+        board, index, facts = self._cycle.board, self._cycle.index, Facts(short=True)
+        nodes = np.zeros(len(index.nodes), dtype=bool)
+        for pool in request.pools:
+            nodes |= index.eligible_nodes(pool, request.affinity, request.anti_affinity)
+        nodes &= index.node_schedulable
+        if not nodes.any():
+            text = f"no node of {', '.join(request.pools) or 'its queue'} takes work"
+            facts.reasons.append(Reason(ReasonCode.QUEUE_CLOSED, text))
+        else:
+            count = request.node_count or 1
+            cpu, memory = request.cpu / count, request.memory / count
+            most_cpu, most_memory = float(board.cpu_free[nodes].max()), float(board.memory_free[nodes].max())
+            if most_cpu < cpu or most_memory >= memory:
+                text = f"needs {cpu:g} cores on a node, at most {max(0.0, most_cpu):g} are left on one"
+                facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_CPU, text))
+            if most_memory < memory:
+                text = f"needs {_gib(memory)} on a node, at most {_gib(max(0.0, most_memory))} are left on one"
+                facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_MEMORY, text))
+        self._facts[request] = facts
+        return facts
+
+
+_SHORTAGES = (
+    ReasonCode.NO_FREE_NVLINK_GROUP,
+    ReasonCode.NO_TOPOLOGY_DOMAIN,
+    ReasonCode.INSUFFICIENT_GPUS,
+)
+
+
+def _shortages_first(reasons: list[Reason]) -> list[Reason]:
+    """The most specific shortage in front: it is the one that preemption would have to cure."""
+    rank = {code: place for place, code in enumerate(_SHORTAGES)}
+    return sorted(reasons, key=lambda one: rank.get(one.code, len(rank)))
+
+
+def _some(names: list[str]) -> str:
+    if not names:
+        return "what runs there"
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"job{'s' if len(names) > 1 else ''} {', '.join(names[:3])}{more}"
+
+
+def _gib(size: float) -> str:
+    return f"{size / 1024**3:.3g}Gi"

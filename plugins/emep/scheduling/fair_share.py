@@ -55,6 +55,8 @@ class FairTree:
         self._root = Entity("", 1.0, None)
         self._leaves: dict[tuple[str, str, str], Entity] = {}
         self._ranked = False
+        self._deficits: dict[int, float] = {}
+        self._words: dict[int, tuple[str, ...]] = {}
         for queue in policy.queues:
             self._add_projects(self._queue(queue), policy.projects, "")
         for record in usage:
@@ -82,7 +84,7 @@ class FairTree:
                 self.project(queue, project), "user", user, user, self._policy.user_weight(project, user)
             )
             self._leaves[key] = found
-            self._ranked = False
+            self._changed()
         return found
 
     def project(self, queue: str, project: str) -> Entity:
@@ -101,7 +103,12 @@ class FairTree:
         while entity is not None:
             entity.consumed += gpu_seconds
             entity = entity.parent
+        self._changed()
+
+    def _changed(self) -> None:
         self._ranked = False
+        self._deficits.clear()
+        self._words.clear()
 
     def rank(self, job: Job) -> int:
         """Place of the job's user among all: 0 is served first, equal places tie."""
@@ -113,14 +120,30 @@ class FairTree:
             self._rank_all()
         return leaf.rank
 
+    def deficit(self, entity: Entity) -> float:
+        """``Entity.deficit``, cached until consumption changes."""
+        found = self._deficits.get(id(entity))
+        if found is None:
+            found = self._deficits[id(entity)] = entity.deficit()
+        return found
+
     def levels(self, job: Job) -> list[tuple[str, float]]:
         """(entity, deficit) from the queue down to the user."""
         found: list[tuple[str, float]] = []
         entity: Entity | None = self.leaf(job.queue, job.project, job.user)
         while entity is not None and entity.parent is not None:
-            found.append((entity.label, entity.deficit()))
+            found.append((entity.label, self.deficit(entity)))
             entity = entity.parent
         return found[::-1]
+
+    def levels_in_words(self, job: Job) -> tuple[str, ...]:
+        """``levels`` as people read them, cached like the deficits."""
+        leaf = self.leaf(job.queue, job.project, job.user)
+        found = self._words.get(id(leaf))
+        if found is None:
+            words = tuple(f"{label} deficit {deficit:+.4f}" for label, deficit in self.levels(job))
+            found = self._words[id(leaf)] = words
+        return found
 
     # ---- ranking -------------------------------------------------------------------------------------------
 

@@ -75,6 +75,7 @@ class Cycle:
         self.reservations: list[Reservation] = []
         self.rejections: list[Reject] = []
         self.blocked: list[Blocked] = []
+        self.reserved_at: dict[str, float] = {}
         self._requests: dict[Request, Request] = {}
         self._failed: dict[int, float] = {}
         """Request (by identity of its shared value) -> least end of a run that did not fit."""
@@ -248,6 +249,7 @@ class Cycle:
         if found is None:
             return
         self.board.reserve(found)
+        self.reserved_at[job.id] = found.at
         self._reserved_in[found.pool] = self._reserved_in.get(found.pool, 0) + 1
         names = self.index.gpu_names(found.gpus.tolist())
         nodes = tuple(dict.fromkeys(gpu.node for gpu in names))

@@ -1,0 +1,192 @@
+"""When waiting jobs may start: an estimate for people, never a promise (a reservation is one).
+
+Three bounds, the latest counts: the job's own earliest fit, given when the GPUs it could use come free; its
+place in line, with everybody before it taking GPUs in order for as long as they are expected to run; what it
+waits for besides (backoff, quota). History (``estimated_duration``) is used for how long others will take.
+"""
+
+from __future__ import annotations
+
+import math
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from emep.scheduling._index import FloatArray
+from emep.scheduling.eligibility import Request
+from emep.scheduling.model import Job
+from emep.scheduling.order import expected_duration
+from emep.units import format_duration
+
+if TYPE_CHECKING:
+    from emep.scheduling.explain import Blocked
+    from emep.scheduling.plan import Cycle
+
+Estimate = tuple[float | None, str]
+
+
+class Estimator:
+    """Estimates for what one cycle left waiting."""
+
+    def __init__(self, cycle: Cycle) -> None:
+        self._cycle = cycle
+        self._own: dict[Request, float] = {}
+        self._tables: dict[object, tuple[FloatArray, np.ndarray]] = {}  # type: ignore[type-arg]
+        self._lines: dict[str, _Line] = {}
+
+    def estimate_all(self) -> dict[str, Estimate]:
+        """Estimate and its words by job id."""
+        return {blocked.job.id: self._estimate(blocked) for blocked in self._cycle.blocked}
+
+    def _estimate(self, blocked: Blocked) -> Estimate:
+        cycle, job = self._cycle, blocked.job
+        if blocked.holding:
+            return self._say(cycle.board.release_of(job.id), "when its victims have yielded")
+        reserved = cycle.reserved_at.get(job.id)
+        if reserved is not None:
+            return self._say(reserved, "reserved")
+        request = cycle.request(job)
+        own = self._earliest(request)
+        if own == math.inf:
+            return None, f"never: {self._why_never(request)}"
+        quota = max((self._quota_free(job, limit.label) for limit in blocked.quota), default=cycle.now)
+        start = max(own, quota, job.not_before, cycle.now)
+        if request.gpus:
+            start = self._stand_in_line(job, request, start)
+        if start == math.inf:
+            return None, "unknown: jobs before it have no max_duration"
+        return self._say(start, "estimated")
+
+    def _say(self, at: float, words: str) -> Estimate:
+        rest = max(0.0, at - self._cycle.now)
+        return at, f"{words}, in {'about ' if words == 'estimated' else ''}{format_duration(rest)}"
+
+    # ---- a job's own earliest fit --------------------------------------------------------------------------
+
+    def _earliest(self, request: Request) -> float:
+        found = self._own.get(request)
+        if found is None:
+            if request.gpus:
+                found = min((self._earliest_in(request, pool) for pool in request.pools), default=math.inf)
+            else:
+                found = self._cycle.now
+            self._own[request] = found
+        return found
+
+    def _earliest_in(self, request: Request, pool: str) -> float:
+        """When the first domain has enough GPUs free; exact but for host memory, cores and reservations."""
+        index = self._cycle.index
+        domains = index.domains(request.nvlink, request.level)
+        if not request.node_count:
+            times, of = self._table(request, pool, domains.of_cell, (request.nvlink, request.level))
+            return _kth_in_any(times, of, request.gpus)
+        times, of = self._table(request, pool, domains.part_of_cell, (request.nvlink, request.level, "parts"))
+        ready, parts = _kth_in_each(times, of, request.per_node)
+        order = np.lexsort((ready, domains.domain_of_part[parts]))
+        return _kth_in_any(ready[order], domains.domain_of_part[parts][order], request.node_count)
+
+    def _table(self, request: Request, pool: str, key_of_cell: np.ndarray, kind: object) -> tuple[FloatArray, np.ndarray]:  # type: ignore[type-arg]
+        """Release times of the GPUs the request could use, sorted by domain, then time."""
+        board, index = self._cycle.board, self._cycle.index
+        wanted = (request.filter_for(pool), kind)
+        found = self._tables.get(wanted)
+        if found is None:
+            key = key_of_cell[index.gpu_cell]
+            usable = index.eligible_cells(request.filter_for(pool))[index.gpu_cell] & index.gpu_usable & (key >= 0)
+            times, of = np.maximum(board.busy_until[usable], self._cycle.now), key[usable]
+            order = np.lexsort((times, of))
+            found = self._tables[wanted] = (times[order], of[order])
+        return found
+
+    def _why_never(self, request: Request) -> str:
+        board, index = self._cycle.board, self._cycle.index
+        usable = np.zeros(len(index.gpu_usable), dtype=bool)
+        for pool in request.pools:
+            usable |= index.eligible_cells(request.filter_for(pool))[index.gpu_cell]
+        out = int((usable & ~index.gpu_usable).sum())
+        endless = int((usable & index.gpu_usable & np.isposinf(board.busy_until)).sum())
+        words = [f"{endless} are held by jobs without max_duration"] if endless else []
+        words += [f"{out} take no work (unhealthy, drained, or used by others)"] if out else []
+        return (
+            f"of the {int(usable.sum())} GPUs it could use, {' and '.join(words) or 'none come free'}; "
+            f"what is left never holds {request.gpus} as asked"
+        )
+
+    # ---- the line ------------------------------------------------------------------------------------------
+
+    def _stand_in_line(self, job: Job, request: Request, earliest: float) -> float:
+        """The earliest of its pools' lines; the job takes its GPUs there."""
+        lines = [self._line(pool) for pool in request.pools]
+        line = min(lines, key=lambda one: one.ready(request.gpus))
+        duration = expected_duration(job, self._cycle.policy)
+        return line.join(request.gpus, earliest, duration)
+
+    def _line(self, pool: str) -> _Line:
+        found = self._lines.get(pool)
+        if found is None:
+            index, board = self._cycle.index, self._cycle.board
+            usable = (index.cell_pool == index.pool_number.get(pool, -1))[index.gpu_cell] & index.gpu_usable
+            until = np.maximum(board.busy_until[usable], self._cycle.now)
+            times, counts = np.unique(until[np.isfinite(until)], return_counts=True)
+            found = self._lines[pool] = _Line(self._cycle.now, list(zip(times.tolist(), counts.tolist(), strict=True)))
+        return found
+
+    def _quota_free(self, job: Job, label: str) -> float:
+        """When enough of what is held under a limit comes free for the job."""
+        cycle = self._cycle
+        limit = next(one for one in cycle.holdings.limits(job) if one.label == label)
+        excess = cycle.holdings.held(limit) + job.gpu_count - (limit.max_gpus or 0)
+        ends = sorted(
+            (cycle.board.end_of(one), len(one.gpus))
+            for one in cycle.snapshot.allocations
+            if any(other.label == label for other in cycle.holdings.limits(one.job))
+        )
+        for end, count in ends:
+            excess -= count
+            if excess <= 0:
+                return end
+        return math.inf
+
+
+class _Line:
+    """GPUs of one pool by number only, handed out strictly in order."""
+
+    def __init__(self, now: float, releases: list[tuple[float, int]]) -> None:
+        self._releases = releases
+        heapify(self._releases)
+        self._time, self._free = now, 0
+
+    def ready(self, need: int) -> float:
+        """When the next in line would have its GPUs; moves the line there."""
+        while self._free < need:
+            if not self._releases:
+                return math.inf
+            time, count = heappop(self._releases)
+            self._time = max(self._time, time)
+            self._free += count
+        return self._time
+
+    def join(self, need: int, earliest: float, duration: float) -> float:
+        """When the next in line starts."""
+        start = max(self.ready(need), earliest)
+        if start < math.inf:
+            self._free -= need
+            if duration < math.inf:
+                heappush(self._releases, (start + duration, need))
+        return start
+
+
+def _kth_in_each(times: FloatArray, of: np.ndarray, count: int) -> tuple[FloatArray, np.ndarray]:  # type: ignore[type-arg]
+    """For each domain with at least ``count`` entries the ``count``-th time, and the domains."""
+    if not len(of):
+        return times, of
+    names, first, sizes = np.unique(of, return_index=True, return_counts=True)
+    large = sizes >= count
+    return times[first[large] + count - 1], names[large]
+
+
+def _kth_in_any(times: FloatArray, of: np.ndarray, count: int) -> float:  # type: ignore[type-arg]
+    """The earliest time at which some domain has ``count`` entries; inf if none ever has."""
+    ready, _ = _kth_in_each(times, of, count)
+    return float(ready.min(initial=math.inf))
