@@ -41,7 +41,14 @@ class JobState(str, Enum):
 
 
 ENDED_STATES = frozenset(
-    {JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.REJECTED, JobState.EXPIRED, JobState.DEAD}
+    {
+        JobState.COMPLETED,
+        JobState.FAILED,
+        JobState.CANCELLED,
+        JobState.REJECTED,
+        JobState.EXPIRED,
+        JobState.DEAD,
+    }
 )
 
 
@@ -216,7 +223,9 @@ class GpuReport(Request):
 class NodeRequest(Request):
     """``POST /nodes``: a node with its GPUs; the same name again replaces the description."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
+    name: Annotated[
+        str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+    ]
     pool: Name = "default"
     rack: Text = ""
     block: Text = ""
@@ -351,6 +360,38 @@ class Completion(Request):
     exit_code: int = Field(ge=-255, le=255)
     result: dict[str, Any] | None = None
     message: str | None = Field(default=None, max_length=4096)
+
+
+class AllocationView(BaseModel):
+    """An allocation as ``GET /allocations`` shows it."""
+
+    id: str
+    job_id: str
+    epoch: int
+    state: str
+    runtime: str
+    nodes: list[str]
+    gpus: list[GpuRef]
+    granted_at: datetime
+    first_heartbeat_at: datetime | None
+    heartbeat_at: datetime | None
+    deadline: datetime
+    """Lost past this: the start deadline while granted, the lease's end afterwards."""
+    ends_by: datetime | None
+    """When ``max_duration`` of this run is over."""
+    yield_cause: str | None
+    yield_deadline: datetime | None
+    ended_at: datetime | None
+    exit_code: int | None
+    progress: dict[str, Any] | None
+    log_size: int
+    reason: str
+
+
+class LogReceipt(BaseModel):
+    """``POST /allocations/{id}/logs``: where the next bytes begin."""
+
+    next_offset: int
 
 
 class LogChunk(BaseModel):

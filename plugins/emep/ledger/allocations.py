@@ -5,14 +5,23 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
-from emep.api.schemas import Completion, Directive, Heartbeat, HeartbeatAnswer, JobState, JobView
+from emep.api.schemas import (
+    AllocationView,
+    Completion,
+    Directive,
+    Heartbeat,
+    HeartbeatAnswer,
+    JobState,
+    JobView,
+    Page,
+)
 from emep.exceptions import ConflictError, NotAuthenticatedError, StaleEpochError
 from emep.ledger.base import LedgerBase
 from emep.ledger.database import Transaction
 from emep.ledger.ids import same_secret, token_digest
-from emep.ledger.repository import get_allocation, get_job, job_view
+from emep.ledger.repository import allocation_view, get_allocation, get_job, job_view
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationEvent, AllocationState, JobEvent, YieldCause
 from emep.ledger.tables import Allocation, Job
 from emep.policy import Policy
@@ -40,16 +49,22 @@ class Allocations(LedgerBase):
         if not same_secret(token_digest(token), stored or ""):
             raise NotAuthenticatedError("this lease token is not valid for this allocation")
 
-    def allocations(self, *, live_only: bool = True, after: str | None = None, limit: int = 100) -> dict[str, Any]:
+    def allocations(self, *, live_only: bool = True, after: str | None = None, limit: int = 100) -> Page:
         """A page of allocations, newest first."""
-        query = select(Allocation).order_by(Allocation.id.desc()).limit(limit + 1)
-        if live_only:
-            query = query.where(Allocation.state.in_([state.value for state in LIVE_ALLOCATION_STATES]))
+        where = [Allocation.state.in_([state.value for state in LIVE_ALLOCATION_STATES])] if live_only else []
+        query = select(Allocation).where(*where).order_by(Allocation.id.desc()).limit(limit + 1)
         if after is not None:
             query = query.where(Allocation.id < after)
         with self.database.read() as session:
+            total = session.scalar(select(func.count()).select_from(Allocation).where(*where)) or 0
             rows = list(session.scalars(query))
-        return {"rows": rows[:limit], "next": rows[limit - 1].id if len(rows) > limit else None}
+        cursor = rows[limit - 1].id if len(rows) > limit else None
+        return Page(items=[allocation_view(row) for row in rows[:limit]], total=total, next=cursor)
+
+    def allocation(self, allocation_id: str) -> AllocationView:
+        """One allocation; NotFoundError where there is none."""
+        with self.database.read() as session:
+            return allocation_view(get_allocation(session, allocation_id))
 
     # ---- heartbeat -----------------------------------------------------------------------------------------
 
@@ -88,7 +103,11 @@ class Allocations(LedgerBase):
             tx.emit("started", allocation=allocation, actor="supervisor", plan=False)
         elif is_new:
             tx.emit(
-                "checkpointed", allocation=allocation, actor="supervisor", plan=False, checkpoint=beat.checkpoint
+                "checkpointed",
+                allocation=allocation,
+                actor="supervisor",
+                plan=False,
+                checkpoint=beat.checkpoint,
             )
         return self._directive(allocation, tx.now, lease)
 
@@ -106,7 +125,11 @@ class Allocations(LedgerBase):
         )
 
     def _note_checkpoint(
-        self, tx: Transaction, allocation: Allocation, checkpoint: dict[str, Any] | None, values: dict[str, Any]
+        self,
+        tx: Transaction,
+        allocation: Allocation,
+        checkpoint: dict[str, Any] | None,
+        values: dict[str, Any],
     ) -> bool:
         if checkpoint is None:
             return False
@@ -127,14 +150,17 @@ class Allocations(LedgerBase):
             return HeartbeatAnswer(
                 directive=Directive.ABORT, grace_seconds=0, lease_seconds=max(0.0, allocation.deadline - now)
             )
-        return HeartbeatAnswer(directive=Directive.CHECKPOINT_AND_EXIT, grace_seconds=left, lease_seconds=lease)
+        return HeartbeatAnswer(
+            directive=Directive.CHECKPOINT_AND_EXIT, grace_seconds=left, lease_seconds=lease
+        )
 
     def _held(self, tx: Transaction, allocation_id: str, epoch: int) -> Allocation:
         """The allocation, while it is the job's present one; else StaleEpochError."""
         allocation = get_allocation(tx.session, allocation_id, lock=True)
         if allocation.epoch != epoch:
             raise StaleEpochError(
-                f"epoch {epoch} is not that of allocation {allocation_id} ({allocation.epoch}): abort", field="epoch"
+                f"epoch {epoch} is not that of allocation {allocation_id} ({allocation.epoch}): abort",
+                field="epoch",
             )
         if AllocationState(allocation.state) not in LIVE_ALLOCATION_STATES:
             raise StaleEpochError(

@@ -74,26 +74,16 @@ class LedgerBase:
         )
 
     def free(self, tx: Transaction, allocation: Allocation, node: str | None) -> None:
-        """Give the GPUs back, of one node or of all; those freed for a preemptor stay held for it."""
+        """Give the GPUs back, of one node or of all. What is promised to a preemptor is not touched."""
         on_gpus = [AllocationGpu.allocation_id == allocation.id]
         on_nodes = [AllocationNode.allocation_id == allocation.id]
         if node is not None:
             on_gpus.append(AllocationGpu.node == node)
             on_nodes.append(AllocationNode.node == node)
-        if allocation.held_for is not None:
-            self._hold_for(tx, allocation, node)
         tx.session.execute(delete(AllocationGpu).where(*on_gpus).execution_options(synchronize_session=False))
-        tx.session.execute(delete(AllocationNode).where(*on_nodes).execution_options(synchronize_session=False))
-
-    def _hold_for(self, tx: Transaction, allocation: Allocation, node: str | None) -> None:
-        preemptor = tx.session.get(Job, allocation.held_for)
-        if preemptor is None or preemptor.state != "pending":
-            return
-        for name, index, _ in allocation.gpus:
-            if node is None or name == node:
-                tx.session.execute(
-                    update(Gpu).where(Gpu.node == name, Gpu.gpu_index == index).values(held_for=preemptor.id)
-                )
+        tx.session.execute(
+            delete(AllocationNode).where(*on_nodes).execution_options(synchronize_session=False)
+        )
 
     def _charge(self, tx: Transaction, allocation: Allocation) -> None:
         """Add what the allocation held, from its grant to now, to its entity's usage."""
@@ -146,9 +136,13 @@ class LedgerBase:
             reason_code="",
             reason=f"{reason}; requeued, not before {_clock_time(tx.now + wait)}",
         )
-        tx.emit("requeued", job=job, code=code, reason=reason, not_before=tx.now + wait, requeues=job.requeues)
+        tx.emit(
+            "requeued", job=job, code=code, reason=reason, not_before=tx.now + wait, requeues=job.requeues
+        )
         if used_up:
-            sentence = f"requeued {retries.max_infrastructure} times for lost infrastructure; the last: {reason}"
+            sentence = (
+                f"requeued {retries.max_infrastructure} times for lost infrastructure; the last: {reason}"
+            )
             tx.move_job(job, JobEvent.DIED, ended_at=tx.now, reason_code=code, reason=sentence)
             tx.emit("dead", job=job, code="requeues_used_up", reason=sentence)
 
@@ -160,7 +154,7 @@ class LedgerBase:
         tx.emit("dead" if last else "failed", job=job, code=code, reason=reason, actor=actor)
 
     def release_holds(self, tx: Transaction, job_id: str) -> None:
-        """Forget the GPUs that were freed for a job which has started or needs them no more."""
+        """Forget what was promised to a job which has started or needs it no more."""
         tx.session.execute(
             update(Gpu)
             .where(Gpu.held_for == job_id)

@@ -89,7 +89,9 @@ class Transaction:
         values["state"] = move_allocation(allocation.state, event).value
         self._guarded(allocation, Allocation, values)
 
-    def _guarded(self, row: Job | Allocation, table: type[Job] | type[Allocation], values: dict[str, Any]) -> None:
+    def _guarded(
+        self, row: Job | Allocation, table: type[Job] | type[Allocation], values: dict[str, Any]
+    ) -> None:
         statement = (
             update(table)
             .where(table.id == row.id, table.epoch == row.epoch, table.state == row.state)

@@ -278,7 +278,12 @@ class Jobs(LedgerBase):
         where: list[ColumnElement[bool]] = [true()]
         if states:
             where.append(Job.state.in_([state.value for state in states]))
-        for column, value in ((Job.queue, queue), (Job.user, user), (Job.dag_id, dag_id), (Job.run_id, run_id)):
+        for column, value in (
+            (Job.queue, queue),
+            (Job.user, user),
+            (Job.dag_id, dag_id),
+            (Job.run_id, run_id),
+        ):
             if value is not None:
                 where.append(column == value)
         if project is not None:

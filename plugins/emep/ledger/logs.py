@@ -46,7 +46,9 @@ class Logs(LedgerBase):
             if not fresh:
                 return size
             if size < self.settings.max_log_bytes:
-                tx.session.add(Row(allocation_id=allocation_id, chunk_offset=size, size=len(fresh), data=fresh))
+                tx.session.add(
+                    Row(allocation_id=allocation_id, chunk_offset=size, size=len(fresh), data=fresh)
+                )
             allocation.log_size = size + len(fresh)
             return size + len(fresh)
 

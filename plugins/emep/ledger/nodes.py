@@ -70,7 +70,9 @@ class Nodes(LedgerBase):
         node.last_report_at = node.last_check_at = tx.now
         tx.session.flush()
         self._take_from_dead_nodes(tx, request)
-        known = {gpu.gpu_index: gpu for gpu in tx.session.scalars(select(Gpu).where(Gpu.node == request.name))}
+        known = {
+            gpu.gpu_index: gpu for gpu in tx.session.scalars(select(Gpu).where(Gpu.node == request.name))
+        }
         self._remove_gpus(tx, request, known)
         for report in request.gpus:
             self._describe_gpu(tx, request.name, report, known.get(report.index))
@@ -87,7 +89,9 @@ class Nodes(LedgerBase):
         """A GPU is where its agent says; the description of a node that is gone must not keep it."""
         uuids = [report.uuid for report in request.gpus]
         elsewhere = tx.session.execute(
-            select(Gpu, Node).join(Node, Node.name == Gpu.node).where(Gpu.uuid.in_(uuids), Gpu.node != request.name)
+            select(Gpu, Node)
+            .join(Node, Node.name == Gpu.node)
+            .where(Gpu.uuid.in_(uuids), Gpu.node != request.name)
         ).all()
         for gpu, node in elsewhere:
             held = tx.session.get(AllocationGpu, (gpu.node, gpu.gpu_index))
@@ -122,7 +126,11 @@ class Nodes(LedgerBase):
             gpu = Gpu(node=node, gpu_index=report.index, uuid=report.uuid, state=GpuState.HEALTHY.value)
             gpu.state_reason, gpu.bad_checks, gpu.good_checks, gpu.drain = "", 0, 0, False
             tx.session.add(gpu)
-        gpu.gpu_type, gpu.memory, gpu.nvlink_group = report.gpu_type, report.gpu_memory, report.nvlink_group_id
+        gpu.gpu_type, gpu.memory, gpu.nvlink_group = (
+            report.gpu_type,
+            report.gpu_memory,
+            report.nvlink_group_id,
+        )
 
     # ---- health --------------------------------------------------------------------------------------------
 
@@ -175,7 +183,9 @@ class Nodes(LedgerBase):
         if already:
             return
         gpu.state, gpu.state_reason = GpuState.UNHEALTHY.value, f"{kind}: {reason}"[:2000]
-        sentence = f"GPU {gpu.node}:{gpu.gpu_index} is unhealthy after {gpu.bad_checks} failed checks: {reason}"
+        sentence = (
+            f"GPU {gpu.node}:{gpu.gpu_index} is unhealthy after {gpu.bad_checks} failed checks: {reason}"
+        )
         tx.emit("gpu_unhealthy", node=gpu.node, code=kind, reason=sentence, gpu_index=gpu.gpu_index)
         if kind == "reported":
             self._yield_gpu(tx, gpu, sentence)
@@ -212,7 +222,7 @@ class Nodes(LedgerBase):
             rows = node_allocations(session, name)
             listed = {entry.allocation_id for entry in running}
             is_news = any(
-                _is_over(allocation) and on_node.allocation_id not in listed
+                (_is_over(allocation) and on_node.allocation_id not in listed)
                 or (not on_node.started and on_node.allocation_id in listed)
                 for on_node, allocation in rows
             )
@@ -252,7 +262,9 @@ class Nodes(LedgerBase):
                 elif _is_over(allocation):
                     wants_confirmation = True
                 elif allocation.state == AllocationState.GRANTED.value or (
-                    allocation.state == AllocationState.ACTIVE.value and not on_node.started and len(allocation.nodes) > 1
+                    allocation.state == AllocationState.ACTIVE.value
+                    and not on_node.started
+                    and len(allocation.nodes) > 1
                 ):
                     orders.append(self._start_order(get_job(session, allocation.job_id), allocation, name))
         for stranger in strangers:
@@ -270,7 +282,10 @@ class Nodes(LedgerBase):
         if left <= 0:
             return _abort(allocation.id, epoch)
         return StopOrder(
-            allocation_id=allocation.id, epoch=epoch, directive=Directive.CHECKPOINT_AND_EXIT, grace_seconds=left
+            allocation_id=allocation.id,
+            epoch=epoch,
+            directive=Directive.CHECKPOINT_AND_EXIT,
+            grace_seconds=left,
         )
 
     def _start_order(self, job: Job, allocation: Allocation, node: str) -> StartOrder:
@@ -281,7 +296,9 @@ class Nodes(LedgerBase):
             epoch=allocation.epoch,
             lease_token=lease_token(self.settings.secret_key, allocation.id, allocation.epoch),
             gpus=[
-                GpuRef(node=name, index=index, uuid=uuid) for name, index, uuid in allocation.gpus if name == node
+                GpuRef(node=name, index=index, uuid=uuid)
+                for name, index, uuid in allocation.gpus
+                if name == node
             ],
             spec=job.spec or {},
             environment=engine_environment(job, allocation, node, self.settings),
@@ -336,8 +353,12 @@ def _check_gpus(gpus: Sequence[GpuReport]) -> None:
     uuids: set[str] = set()
     for position, gpu in enumerate(gpus):
         if gpu.index in indices:
-            raise InvalidError(f"gpus[{position}].index: {gpu.index} comes twice", field=f"gpus[{position}].index")
+            raise InvalidError(
+                f"gpus[{position}].index: {gpu.index} comes twice", field=f"gpus[{position}].index"
+            )
         if gpu.uuid in uuids:
-            raise InvalidError(f"gpus[{position}].uuid: {gpu.uuid} comes twice", field=f"gpus[{position}].uuid")
+            raise InvalidError(
+                f"gpus[{position}].uuid: {gpu.uuid} comes twice", field=f"gpus[{position}].uuid"
+            )
         indices.add(gpu.index)
         uuids.add(gpu.uuid)

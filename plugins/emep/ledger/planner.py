@@ -24,7 +24,7 @@ from emep.ledger.states import AllocationEvent, AllocationState, JobEvent, Yield
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Clock, Gpu, Job, Lock, Node
 from emep.policy import Policy
 from emep.scheduling import plan as default_plan
-from emep.scheduling.model import GpuId, GpuState, Plan, Preempt, Snapshot, Start, Waiting
+from emep.scheduling.model import GpuId, GpuState, Hold, Plan, Preempt, Snapshot, Start, Waiting
 
 log = logging.getLogger(__name__)
 PlanFunction = Callable[[Snapshot, Policy, float], Plan]
@@ -141,6 +141,7 @@ class Planner:
             alive = self._alive_nodes(tx)
             for start in decisions.starts:
                 self._start(tx, start, gpus, alive)
+        self._note_holds(tx, seen.snapshot.holds, decisions.holds)
         self._note_waiting(tx, seen.reason_codes, decisions.waiting)
         tx.session.flush()
         tx.session.execute(
@@ -260,6 +261,20 @@ class Planner:
             allocation.held_for = preemption.for_job
             tx.emit("held", allocation=allocation, reason=preemption.reason, plan=False)
 
+    @staticmethod
+    def _note_holds(tx: Transaction, before: tuple[Hold, ...], after: tuple[Hold, ...]) -> None:
+        """Keep what the plan promises to preemptors, for the next plan to keep it from everybody else."""
+        old = {gpu: hold.job_id for hold in before for gpu in hold.gpus}
+        new = {gpu: hold.job_id for hold in after for gpu in hold.gpus}
+        for gpu in sorted(old.keys() | new.keys()):
+            if old.get(gpu) != new.get(gpu):
+                tx.session.execute(
+                    update(Gpu)
+                    .where(Gpu.node == gpu.node, Gpu.gpu_index == gpu.index)
+                    .values(held_for=new.get(gpu))
+                    .execution_options(synchronize_session=False)
+                )
+
     # ---- the others ----------------------------------------------------------------------------------------
 
     @staticmethod
@@ -269,7 +284,11 @@ class Planner:
             codes = ",".join(sorted({reason.code.value for reason in entry.reasons}))
             if known.get(entry.job_id, "") == codes:
                 continue
-            text = "; ".join(reason.text for reason in entry.reasons) or entry.estimate_text or "waits for its turn"
+            text = (
+                "; ".join(reason.text for reason in entry.reasons)
+                or entry.estimate_text
+                or "waits for its turn"
+            )
             noted = tx.session.execute(
                 update(Job)
                 .where(Job.id == entry.job_id, Job.state == JobState.PENDING.value)
@@ -278,7 +297,9 @@ class Planner:
             )
             job = tx.session.get(Job, entry.job_id)
             if noted.rowcount == 1 and job is not None:  # type: ignore[attr-defined]
-                tx.emit("waiting", job=job, code=codes[:250], reason=text, plan=False, position=entry.position)
+                tx.emit(
+                    "waiting", job=job, code=codes[:250], reason=text, plan=False, position=entry.position
+                )
 
 
 def _words(allocation: Allocation) -> str:

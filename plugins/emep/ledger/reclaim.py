@@ -146,7 +146,10 @@ class Reclaim(Allocations, Nodes):
                 return "node_lost", f"node {silent} has been silent for {format_duration(lease.expiry)}"
             if allocation.deadline < tx.now:
                 after = format_duration(tx.now - allocation.granted_at)
-                return "start_deadline", f"no heartbeat within {after} of the grant on {', '.join(allocation.nodes)}"
+                return (
+                    "start_deadline",
+                    f"no heartbeat within {after} of the grant on {', '.join(allocation.nodes)}",
+                )
             return "", ""
         if allocation.deadline >= tx.now:
             return "", ""
@@ -156,9 +159,7 @@ class Reclaim(Allocations, Nodes):
     def lose(self, tx: Transaction, job: Job, allocation: Allocation, code: str, reason: str) -> None:
         """End an allocation as lost; its GPUs stay held until the agents confirm that nothing runs there."""
         cause = YieldCause(allocation.yield_cause) if allocation.yield_cause else None
-        self.end_allocation(
-            tx, allocation, AllocationEvent.LOST, code=code, reason=reason, confirmed=False
-        )
+        self.end_allocation(tx, allocation, AllocationEvent.LOST, code=code, reason=reason, confirmed=False)
         if cause in (YieldCause.CANCEL, YieldCause.TIME_LIMIT, YieldCause.PREEMPTION):
             self.after_yield(tx, job, cause)
         else:
@@ -179,7 +180,9 @@ class Reclaim(Allocations, Nodes):
             job = get_job(tx.session, allocation.job_id, lock=True)
             if JobState(job.state) is not JobState.RUNNING or allocation.ends_by is None:
                 return
-            limit = format_duration(allocation.ends_by - (allocation.first_heartbeat_at or allocation.granted_at))
+            limit = format_duration(
+                allocation.ends_by - (allocation.first_heartbeat_at or allocation.granted_at)
+            )
             self.tell_to_yield(
                 tx, job, allocation, YieldCause.TIME_LIMIT, f"max_duration: this run has taken its {limit}"
             )
@@ -232,7 +235,9 @@ class Reclaim(Allocations, Nodes):
             if JobState(job.state) is not JobState.PENDING:
                 return
             waited = format_duration(tx.now - job.queued_at)
-            reason = f"pending for {waited}, longer than queue {job.queue} allows; it waited because: {job.reason}"
+            reason = (
+                f"pending for {waited}, longer than queue {job.queue} allows; it waited because: {job.reason}"
+            )
             tx.move_job(job, JobEvent.EXPIRED, ended_at=tx.now, reason_code="pending_ttl", reason=reason)
             self.release_holds(tx, job.id)
             tx.emit("expired", job=job, code="pending_ttl", reason=reason)
@@ -249,7 +254,9 @@ class Reclaim(Allocations, Nodes):
             select(AllocationNode.allocation_id, AllocationNode.node)
             .join(Allocation, Allocation.id == AllocationNode.allocation_id)
             .where(
-                Allocation.state.in_(_OVER), Allocation.runtime != "agent", Allocation.ended_at < now - patience
+                Allocation.state.in_(_OVER),
+                Allocation.runtime != "agent",
+                Allocation.ended_at < now - patience,
             )
         )
         with self.database.read() as session:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from emep.api.schemas import AirflowTask, GpuRef, GpuView, JobState, JobView, NodeView
+from emep.api.schemas import AirflowTask, AllocationView, GpuRef, GpuView, JobState, JobView, NodeView
 from emep.exceptions import NotFoundError
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Clock, Event, Gpu, Job, Node
 
@@ -61,9 +61,7 @@ def current_allocation(session: Session, job: Job, *, lock: bool = False) -> All
     """The allocation of the job's present epoch, over or not."""
     if job.allocation_id is None:
         return None
-    return session.get(
-        Allocation, job.allocation_id, with_for_update=lock or None, populate_existing=lock
-    )
+    return session.get(Allocation, job.allocation_id, with_for_update=lock or None, populate_existing=lock)
 
 
 def clock_row(session: Session) -> tuple[int, int, float, int]:
@@ -96,7 +94,9 @@ def job_views(session: Session, jobs: Sequence[Job]) -> list[JobView]:
     wanted = [job.allocation_id for job in jobs if job.allocation_id]
     allocations: dict[str, Allocation] = {}
     for part in chunks(wanted):
-        allocations.update((a.id, a) for a in session.scalars(select(Allocation).where(Allocation.id.in_(part))))
+        allocations.update(
+            (a.id, a) for a in session.scalars(select(Allocation).where(Allocation.id.in_(part)))
+        )
     return [_job_view(job, allocations.get(job.allocation_id or "")) for job in jobs]
 
 
@@ -146,6 +146,31 @@ def _job_view(job: Job, allocation: Allocation | None) -> JobView:
         result=job.result,
         airflow=task,
         last_checkpoint=job.last_checkpoint,
+    )
+
+
+def allocation_view(allocation: Allocation) -> AllocationView:
+    """An allocation as ``GET /allocations`` shows it; of its token nothing."""
+    return AllocationView(
+        id=allocation.id,
+        job_id=allocation.job_id,
+        epoch=allocation.epoch,
+        state=allocation.state,
+        runtime=allocation.runtime,
+        nodes=list(allocation.nodes),
+        gpus=[GpuRef(node=node, index=index, uuid=uuid) for node, index, uuid in allocation.gpus],
+        granted_at=_moment(allocation.granted_at),
+        first_heartbeat_at=to_datetime(allocation.first_heartbeat_at),
+        heartbeat_at=to_datetime(allocation.heartbeat_at),
+        deadline=_moment(allocation.deadline),
+        ends_by=to_datetime(allocation.ends_by),
+        yield_cause=allocation.yield_cause,
+        yield_deadline=to_datetime(allocation.yield_deadline),
+        ended_at=to_datetime(allocation.ended_at),
+        exit_code=allocation.exit_code,
+        progress=allocation.progress,
+        log_size=allocation.log_size,
+        reason=allocation.reason,
     )
 
 
@@ -228,7 +253,10 @@ def changed_jobs(
         return [job_id for _, job_id in sorted(found)], until
     cursor = since
     rows = session.execute(
-        select(Event.id, Event.job_id).where(Event.id > since, Event.id <= until).order_by(Event.id).limit(20 * limit)
+        select(Event.id, Event.job_id)
+        .where(Event.id > since, Event.id <= until)
+        .order_by(Event.id)
+        .limit(20 * limit)
     ).all()
     for event_id, job_id in rows:
         if job_id is not None and job_id not in seen:

@@ -57,6 +57,11 @@ class Runner:
         if self._thread is not None:
             self._thread.join(timeout=30)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
     def last_plan_age(self) -> float | None:
         """Seconds since any API server's last plan; None before the first."""
         with self.ledger.database.read() as session:
@@ -106,7 +111,9 @@ class Runner:
         cycle = self.planner.cycle()
         if cycle is None:
             return False
-        later = [job.not_before for job in cycle.seen.snapshot.pending if job.not_before > cycle.seen.taken_at]
+        later = [
+            job.not_before for job in cycle.seen.snapshot.pending if job.not_before > cycle.seen.taken_at
+        ]
         self._due_at = min(later, default=0.0)
         if cycle.plan.starts or cycle.plan.preemptions:
             log.info(

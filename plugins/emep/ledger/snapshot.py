@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import select
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from emep.api.schemas import JobState
 from emep.ledger.repository import clock_row
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState
-from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node, Usage
+from emep.ledger.tables import Allocation, AllocationGpu, Gpu, Job, Node, Usage
 from emep.ledger.usage import decay, decayed_charge
 from emep.policy import Policy
 from emep.scheduling import model
@@ -74,7 +74,9 @@ def read_nodes(session: Session, alive_since: float) -> tuple[model.Node, ...]:
     """All nodes with their GPUs, in order of their names; heard of since ``alive_since`` or not schedulable."""
     gpus: dict[str, list[model.Gpu]] = defaultdict(list)
     query = select(Gpu.node, Gpu.gpu_index, Gpu.gpu_type, Gpu.memory, Gpu.nvlink_group, Gpu.state)
-    for node, index, gpu_type, memory, group, state in session.execute(query.order_by(Gpu.node, Gpu.gpu_index)):
+    for node, index, gpu_type, memory, group, state in session.execute(
+        query.order_by(Gpu.node, Gpu.gpu_index)
+    ):
         gpus[node].append(model.Gpu(index, gpu_type, memory, group, model.GpuState(state)))
     return tuple(
         model.Node(
@@ -109,23 +111,21 @@ def build_snapshot(session: Session, policy: Policy, now: float, alive_for: floa
         .where(Allocation.state.in_([state.value for state in LIVE_ALLOCATION_STATES]))
         .order_by(Allocation.granted_at, Allocation.id)
     )
-    waiting_for: set[str] = set()
     for row in session.execute(running):
         allocation, job = row[0], model_job(row, policy)
         live.append(_live_allocation(allocation, job))
-        if allocation.held_for and allocation.state == AllocationState.YIELDING.value:
-            waiting_for.add(allocation.held_for)
         key = (job.queue, job.project, job.user)
         usage[key] = usage.get(key, 0.0) + decayed_charge(
             allocation.billing_rate, allocation.granted_at, now, now, policy.half_life
         )
-    live.extend(_not_free_yet(session, policy, now, columns, waiting_for))
+    live.extend(_leaving(session, policy, now, columns))
     return LedgerSnapshot(
         model.Snapshot(
             nodes=read_nodes(session, now - alive_for),
             pending=pending,
             allocations=tuple(live),
             usage=tuple(model.UsageRecord(*key, seconds) for key, seconds in sorted(usage.items())),
+            holds=_holds(session, {job.id for job in pending}),
         ),
         dirty=dirty,
         seq=seq,
@@ -149,70 +149,46 @@ def _live_allocation(allocation: Allocation, job: model.Job) -> model.Allocation
     )
 
 
-def _not_free_yet(
-    session: Session, policy: Policy, now: float, columns: list[Any], waiting_for: set[str]
-) -> list[model.Allocation]:
-    """GPUs that nobody works on and that are not free: of lost leases, and held for a preemptor.
+def _leaving(session: Session, policy: Policy, now: float, columns: list[Any]) -> list[model.Allocation]:
+    """GPUs of leases that are over, of which no agent has said yet that nothing runs there any more.
 
     They appear as allocations of their own that are about to end, so that the core counts them as coming free.
     """
     rows = session.execute(
-        select(AllocationGpu.node, AllocationGpu.gpu_index, Allocation.id, Allocation.held_for, *columns)
+        select(AllocationGpu.node, AllocationGpu.gpu_index, Allocation, *columns)
         .join(Allocation, Allocation.id == AllocationGpu.allocation_id)
         .join(Job, Job.id == Allocation.job_id)
         .where(Allocation.state.in_([AllocationState.LOST.value, AllocationState.RELEASED.value]))
         .order_by(AllocationGpu.node, AllocationGpu.gpu_index)
     ).all()
-    leaving: dict[str, list[model.GpuId]] = defaultdict(list)
-    whose: dict[str, tuple[Any, str | None]] = {}
+    gpus: dict[str, list[model.GpuId]] = defaultdict(list)
+    whose: dict[str, tuple[Allocation, model.Job]] = {}
     for row in rows:
-        leaving[row[2]].append(model.GpuId(row[0], row[1]))
-        whose[row[2]] = (row, row[3])
-    pending_holders = {held for _, held in whose.values() if held} | waiting_for
-    found = [
-        _placeholder(f"leaving:{name}", model_job(whose[name][0], policy), gpus, whose[name][1], now)
-        for name, gpus in leaving.items()
+        allocation: Allocation = row[2]
+        gpus[allocation.id].append(model.GpuId(row[0], row[1]))
+        whose[allocation.id] = (allocation, model_job(row, policy))
+    return [
+        model.Allocation(
+            job=replace(job, id=f"leaving:{name}", gpu_count=len(gpus[name]), preemptible=False),
+            gpus=tuple(gpus[name]),
+            start_time=allocation.granted_at,
+            nodes=tuple(dict.fromkeys(gpu.node for gpu in gpus[name])),
+            yielding=True,
+            held_for=allocation.held_for,
+            releases_at=now + CONFIRMATION_SECONDS,
+        )
+        for name, (allocation, job) in whose.items()
     ]
+
+
+def _holds(session: Session, pending: set[str]) -> tuple[model.Hold, ...]:
+    """What earlier plans have promised to jobs that still wait."""
     held: dict[str, list[model.GpuId]] = defaultdict(list)
-    for node, index, job_id in session.execute(
-        select(Gpu.node, Gpu.gpu_index, Gpu.held_for).where(Gpu.held_for.is_not(None)).order_by(Gpu.node, Gpu.gpu_index)
-    ):
-        # Once the last victim is gone the preemptor, first in order, finds all of them free.
-        if job_id in pending_holders:
+    query = select(Gpu.node, Gpu.gpu_index, Gpu.held_for).where(Gpu.held_for.is_not(None))
+    for node, index, job_id in session.execute(query.order_by(Gpu.node, Gpu.gpu_index)):
+        if job_id in pending:
             held[job_id].append(model.GpuId(node, index))
-    preemptors = {
-        row.id: model_job(row, policy) for row in session.execute(select(*columns).where(Job.id.in_(list(held))))
-    }
-    found.extend(
-        _placeholder(f"held:{job_id}", preemptors[job_id], gpus, job_id, now)
-        for job_id, gpus in held.items()
-        if job_id in preemptors
-    )
-    return found
-
-
-def _placeholder(
-    name: str, job: model.Job, gpus: list[model.GpuId], held_for: str | None, now: float
-) -> model.Allocation:
-    stand_in = model.Job(
-        id=name,
-        submit_time=job.submit_time,
-        queue=job.queue,
-        priority=job.priority,
-        project=job.project,
-        user=job.user,
-        gpu_count=len(gpus),
-        preemptible=False,
-    )
-    return model.Allocation(
-        job=stand_in,
-        gpus=tuple(gpus),
-        start_time=now,
-        nodes=tuple(dict.fromkeys(gpu.node for gpu in gpus)),
-        yielding=True,
-        held_for=held_for,
-        releases_at=now + CONFIRMATION_SECONDS,
-    )
+    return tuple(model.Hold(job_id, tuple(gpus)) for job_id, gpus in sorted(held.items()))
 
 
 def _ended_usage(session: Session, policy: Policy, now: float) -> dict[tuple[str, str, str], float]:
@@ -220,15 +196,27 @@ def _ended_usage(session: Session, policy: Policy, now: float) -> dict[tuple[str
     return {(q, p, u): decay(amount, now - at, policy.half_life) for q, p, u, amount, at in rows}
 
 
-def read_allocation_nodes(session: Session, allocation_id: str) -> list[str]:
-    """Nodes on which something of the allocation may still run."""
-    return list(
-        session.scalars(select(AllocationNode.node).where(AllocationNode.allocation_id == allocation_id))
-    )
-
-
-_JOB_COLUMNS = (
-    "id submitted_at queue priority project user gpu_count node_count cpu memory gpu_memory_min gpu_type "
-    "nvlink_required topology max_duration preemptible checkpoint_interval placement job_type preempted "
-    "queued_at not_before"
-).split()
+_JOB_COLUMNS = [
+    "id",
+    "submitted_at",
+    "queue",
+    "priority",
+    "project",
+    "user",
+    "gpu_count",
+    "node_count",
+    "cpu",
+    "memory",
+    "gpu_memory_min",
+    "gpu_type",
+    "nvlink_required",
+    "topology",
+    "max_duration",
+    "preemptible",
+    "checkpoint_interval",
+    "placement",
+    "job_type",
+    "preempted",
+    "queued_at",
+    "not_before",
+]

@@ -225,7 +225,7 @@ class AllocationGpu(Base):
 
 
 class AllocationNode(Base):
-    """The nodes of an allocation until nothing of it runs there any more (CPU jobs hold a node and no GPU)."""
+    """The nodes of an allocation until nothing of it runs there any more; CPU jobs have one, and no GPU."""
 
     __tablename__ = "emep_allocation_node"
     __table_args__ = (Index(None, "node"),)

@@ -15,7 +15,8 @@ def decay(amount: float, elapsed: float, half_life: float) -> float:
 def decayed_charge(rate: float, start: float, end: float, now: float, half_life: float) -> float:
     """Consumption at ``rate`` per second from ``start`` to ``end``, each moment decayed to ``now``.
 
-    The integral of ``rate * 2^(-(now - t) / h)`` over t: ``rate * h / ln 2 * (2^(-(now-end)/h) - 2^(-(now-start)/h))``.
+    The integral of ``rate * 2^(-(now - t) / h)`` over t, which is
+    ``rate * h / ln 2 * (2^(-(now - end) / h) - 2^(-(now - start) / h))``.
     """
     if end <= start:
         return 0.0

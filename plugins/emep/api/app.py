@@ -1,0 +1,106 @@
+"""The FastAPI app that the plugin mounts at ``/emep`` in Airflow's API server."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import AsyncIterator
+from types import FrameType
+from typing import Any
+
+from fastapi import Depends, FastAPI
+from starlette.concurrency import run_in_threadpool
+
+from emep.api import problems
+from emep.api.auth import authenticate
+from emep.api.limits import BodyLimit
+from emep.api.routes import allocations, jobs, nodes, system
+from emep.api.runtime import Runtime
+
+log = logging.getLogger(__name__)
+PREFIX = "/api/v1"
+
+
+def create_app(runtime: Runtime | None = None) -> FastAPI:
+    """The app; without a runtime it builds one on Airflow's database when the server starts."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        started = await run_in_threadpool(_start, app, runtime)
+        with _answer_on_shutdown(started):
+            yield
+        if started is not None:
+            await run_in_threadpool(started.stop)
+
+    app = FastAPI(
+        title="EMEP",
+        version="1",
+        description="GPU jobs: gang, fair share, preemption and NVLink-aware placement.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(authenticate)],
+    )
+    app.add_middleware(BodyLimit)
+    problems.install(app)
+    app.include_router(system.root)
+    for router in (jobs.router, nodes.router, allocations.router, system.v1):
+        app.include_router(router, prefix=PREFIX)
+    return app
+
+
+def _start(app: FastAPI, given: Runtime | None) -> Runtime | None:
+    """Start scheduling. What is wrong must not keep Airflow from starting: every route then says it (503)."""
+    try:
+        runtime = given or _production_runtime()
+        runtime.start()
+    except Exception as error:
+        app.state.broken = str(error).splitlines()[0] if str(error) else type(error).__name__
+        log.exception("EMEP does not schedule: %s", app.state.broken)
+        return None
+    app.state.runtime = runtime
+    return runtime
+
+
+def _production_runtime() -> Runtime:
+    from airflow.configuration import conf
+    from airflow.settings import get_engine
+
+    from emep.settings import get_settings
+
+    if "emep.db.EmepDBManager" not in conf.get("database", "external_db_managers", fallback=""):
+        log.warning(
+            "[database] external_db_managers does not name emep.db.EmepDBManager: `airflow db migrate` will not "
+            "create or upgrade EMEP's tables"
+        )
+    return Runtime.build(get_engine(), get_settings())
+
+
+@contextlib.contextmanager
+def _answer_on_shutdown(runtime: Runtime | None) -> Any:
+    """Let long polls answer when the server is told to stop: it waits for them before it ends the lifespan."""
+    if runtime is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {}
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        runtime.follower.stop()
+        handler = before.get(number)
+        if callable(handler):
+            handler(number, frame)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        handler = signal.getsignal(number)
+        if callable(handler):
+            before[number] = handler
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is stop:
+                signal.signal(number, handler)

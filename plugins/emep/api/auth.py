@@ -1,0 +1,229 @@
+"""Who calls, and what they may: Airflow's users, agents, holders of a lease.
+
+``authenticate`` is a dependency of the whole app, so a route that somebody adds is closed from its first day. Airflow's
+own dependencies are not used as they are: in a mounted app they lack ``app.state.auth_manager``, and the one that
+reads a DAG's id looks for it in the path only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from fastapi import Depends, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from emep.api.runtime import get_runtime
+from emep.exceptions import ForbiddenError, NotAuthenticatedError
+from emep.ledger.ids import AGENT_PREFIX, LEASE_PREFIX, same_secret
+
+WRITE = "PUT"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Somebody whose credentials are valid."""
+
+    kind: Literal["user", "agent", "lease"]
+    name: str
+    user: Any = None
+    """Airflow's user object, for its auth manager."""
+    roles: tuple[str, ...] = ()
+
+
+PUBLIC_ENDPOINTS: set[Callable[..., Any]] = set()
+"""Endpoints that answer without credentials; only the health check belongs here."""
+
+
+def public(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    """Let an endpoint answer everybody."""
+    PUBLIC_ENDPOINTS.add(endpoint)
+    return endpoint
+
+
+async def authenticate(request: Request) -> Caller | None:
+    """The caller, kept in ``request.state.caller``; NotAuthenticatedError (401) for anybody else."""
+    if request.scope.get("endpoint") in PUBLIC_ENDPOINTS:
+        return None
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    token = token.strip() if scheme.lower() == "bearer" else ""
+    if token.startswith(AGENT_PREFIX):
+        caller = _agent(request, token)
+    elif token.startswith(LEASE_PREFIX):
+        caller = await _lease(request, token)
+    else:
+        caller = await _airflow_user(request, token)
+    request.state.caller = caller
+    return caller
+
+
+def _agent(request: Request, token: str) -> Caller:
+    expected = get_runtime(request).settings.agent_token
+    if not expected or not same_secret(token, AGENT_PREFIX + expected.removeprefix(AGENT_PREFIX)):
+        raise NotAuthenticatedError(
+            "this agent token is not valid: it must be the API server's [emep] agent_token"
+        )
+    return Caller("agent", "agent")
+
+
+async def _lease(request: Request, token: str) -> Caller:
+    allocation_id = request.path_params.get("allocation_id")
+    if allocation_id is None:
+        raise ForbiddenError("a lease token opens the routes of its own allocation only")
+    await run_in_threadpool(get_runtime(request).ledger.check_lease, allocation_id, token)
+    return Caller("lease", f"holder of {allocation_id}")
+
+
+async def _airflow_user(request: Request, token: str) -> Caller:
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.core_api.security import get_user
+    from fastapi.security import HTTPAuthorizationCredentials
+
+    credentials = HTTPAuthorizationCredentials(scheme="Bearer", credentials=token) if token else None
+    try:
+        get_auth_manager()
+        user = await get_user(request, None, credentials)
+    except HTTPException as error:
+        raise NotAuthenticatedError(
+            f"{error.detail}: send Authorization: Bearer TOKEN, with a token from POST /auth/token"
+        ) from None
+    except RuntimeError as error:
+        raise NotAuthenticatedError(str(error)) from None
+    return Caller("user", str(user.get_name()), user, role_names(user))
+
+
+def role_names(user: Any) -> tuple[str, ...]:
+    """Roles of a user as the policy spells them (``Admin``, ``Op``): of the simple auth manager or of FAB's."""
+    role = getattr(user, "role", None)
+    if isinstance(role, str):
+        return (role.capitalize(),)
+    return tuple(str(getattr(entry, "name", entry)) for entry in getattr(user, "roles", None) or ())
+
+
+def known_roles(username: str) -> tuple[str, ...]:
+    """Roles of somebody who does not call himself, where the auth manager can tell; else none."""
+    from airflow.api_fastapi.app import get_auth_manager
+
+    list_users = getattr(get_auth_manager(), "get_users", None)
+    if list_users is None:
+        return ()
+    for user in list_users():
+        if getattr(user, "username", None) == username:
+            return role_names(user)
+    return ()
+
+
+# ---- what a caller may ---------------------------------------------------------------------------------------
+
+
+def get_caller(request: Request) -> Caller:
+    """Who calls this route."""
+    caller: Caller | None = getattr(request.state, "caller", None)
+    if caller is None:
+        raise NotAuthenticatedError("not authenticated")
+    return caller
+
+
+CallerDep = Annotated[Caller, Depends(get_caller)]
+
+
+def _user_only(caller: Caller) -> None:
+    if caller.kind != "user":
+        raise ForbiddenError(
+            f"this route is for people and programs with Airflow's tokens, not for {caller.name}"
+        )
+
+
+def may_view(caller: Caller) -> bool:
+    """Whether a user may see the cluster's activity."""
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
+
+    return bool(
+        get_auth_manager().is_authorized_view(access_view=AccessView.CLUSTER_ACTIVITY, user=caller.user)
+    )
+
+
+def may_operate(caller: Caller) -> bool:
+    """Whether a user may change the cluster (as one may change Airflow's pools): an operator or administrator."""
+    from airflow.api_fastapi.app import get_auth_manager
+
+    return caller.kind == "user" and bool(
+        get_auth_manager().is_authorized_pool(method=WRITE, user=caller.user)
+    )
+
+
+def may_edit_tasks(caller: Caller, dag_id: str | None) -> bool:
+    """Whether a user may change task instances of the DAG (None: of DAGs in general)."""
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+    from airflow.configuration import conf
+    from airflow.models.dag import DagModel
+
+    team = DagModel.get_team_name(dag_id) if dag_id and conf.getboolean("core", "multi_team") else None
+    return bool(
+        get_auth_manager().is_authorized_dag(
+            method=WRITE,
+            access_entity=DagAccessEntity.TASK_INSTANCE,
+            details=DagDetails(id=dag_id, team_name=team) if dag_id else None,
+            user=caller.user,
+        )
+    )
+
+
+def require_reader(caller: CallerDep) -> Caller:
+    """A user who may see the cluster."""
+    _user_only(caller)
+    if not may_view(caller):
+        raise ForbiddenError(f"{caller.name} may not see the cluster's activity")
+    return caller
+
+
+def require_user(caller: CallerDep) -> Caller:
+    """A user; the route itself asks for the rest."""
+    _user_only(caller)
+    return caller
+
+
+def require_agent(caller: CallerDep) -> Caller:
+    """A node's agent."""
+    if caller.kind != "agent":
+        raise ForbiddenError("this route is for agents (Authorization: Bearer emep-agent.SECRET)")
+    return caller
+
+
+def require_agent_or_reader(caller: CallerDep) -> Caller:
+    """A node's agent, or a user who may see the cluster."""
+    return caller if caller.kind == "agent" else require_reader(caller)
+
+
+def require_agent_or_operator(caller: CallerDep) -> Caller:
+    """A node's agent, or a user who may change the cluster."""
+    if caller.kind == "agent" or may_operate(caller):
+        return caller
+    raise ForbiddenError(f"{caller.name} may not change nodes; an agent or an operator may")
+
+
+def require_holder(caller: CallerDep) -> Caller:
+    """The holder of the allocation in the path (``authenticate`` has compared the token)."""
+    if caller.kind != "lease":
+        raise ForbiddenError(
+            "this route is for the allocation's holder (Authorization: Bearer emep-lease.TOKEN)"
+        )
+    return caller
+
+
+def require_holder_or_reader(caller: CallerDep) -> Caller:
+    """The holder of the allocation in the path, or a user who may see the cluster."""
+    return caller if caller.kind == "lease" else require_reader(caller)
+
+
+Reader = Annotated[Caller, Depends(require_reader)]
+User = Annotated[Caller, Depends(require_user)]
+Agent = Annotated[Caller, Depends(require_agent)]
+AgentOrReader = Annotated[Caller, Depends(require_agent_or_reader)]
+AgentOrOperator = Annotated[Caller, Depends(require_agent_or_operator)]
+Holder = Annotated[Caller, Depends(require_holder)]
+HolderOrReader = Annotated[Caller, Depends(require_holder_or_reader)]

@@ -1,0 +1,62 @@
+"""Why a job waits, or what has become of it, in codes and numbers and in one sentence."""
+
+from __future__ import annotations
+
+from emep.api.schemas import Explanation, JobState, JobView, ReasonView
+from emep.ledger.planner import Planner
+from emep.ledger.repository import to_datetime
+from emep.policy import Policy
+from emep.scheduling.model import Waiting
+
+
+def explain(job: JobView, planner: Planner, policy: Policy) -> Explanation:
+    """The explanation of one job, out of a plan over the ledger as it is now."""
+    if job.state is JobState.PENDING:
+        _, plan = planner.think()
+        for waiting in plan.waiting:
+            if waiting.job_id == job.id:
+                return _waiting(job, waiting)
+    try:
+        value = policy.class_value(job.priority)
+    except KeyError:
+        value = 0.0
+    return Explanation(
+        job_id=job.id,
+        state=job.state,
+        position=None,
+        reasons=[],
+        class_value=value,
+        deficit=0.0,
+        score=0.0,
+        order_key=[],
+        estimated_start=job.started_at,
+        estimate_text="",
+        sentence=_ended_or_running(job),
+    )
+
+
+def _waiting(job: JobView, waiting: Waiting) -> Explanation:
+    score = waiting.score
+    because = "; ".join(reason.text for reason in waiting.reasons) or "it is its turn at the next plan"
+    sentence = f"Job {job.id} is number {waiting.position} in the queue: {because}."
+    if waiting.estimate_text:
+        sentence += f" Start: {waiting.estimate_text}."
+    return Explanation(
+        job_id=job.id,
+        state=job.state,
+        position=waiting.position,
+        reasons=[ReasonView(code=reason.code.value, text=reason.text) for reason in waiting.reasons],
+        class_value=score.class_value,
+        deficit=score.deficit,
+        score=score.score,
+        order_key=list(score.order_key),
+        estimated_start=to_datetime(waiting.estimated_start),
+        estimate_text=waiting.estimate_text,
+        sentence=sentence,
+    )
+
+
+def _ended_or_running(job: JobView) -> str:
+    where = f" on {', '.join(job.nodes)}" if job.nodes and job.ended_at is None else ""
+    why = f": {job.reason}" if job.reason else ""
+    return f"Job {job.id} is {job.state.value}{where}{why}."

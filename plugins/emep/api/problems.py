@@ -1,0 +1,131 @@
+"""Every error as problem details (RFC 9457), naming the field and the fix, for people and for programs."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from starlette.exceptions import HTTPException
+
+from emep.exceptions import EmepError
+
+log = logging.getLogger(__name__)
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_SECONDS = "2"
+
+
+def problem(
+    status: int,
+    title: str,
+    detail: str,
+    *,
+    code: str = "",
+    headers: Mapping[str, str] | None = None,
+    **extra: Any,
+) -> JSONResponse:
+    """An answer of that status with its problem details."""
+    document = {"type": f"about:blank#{code}" if code else "about:blank", "title": title, "status": status}
+    document["detail"] = detail
+    if code:
+        document["code"] = code
+    document.update({name: value for name, value in extra.items() if value is not None})
+    return JSONResponse(jsonable_encoder(document), status, dict(headers or {}), MEDIA_TYPE)
+
+
+async def emep_error(_: Request, error: Exception) -> JSONResponse:
+    """A refusal of the ledger's or the API's own."""
+    assert isinstance(error, EmepError)  # noqa: S101
+    headers = {}
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["Retry-After"] = RETRY_AFTER_SECONDS
+    return problem(
+        error.status,
+        error.title,
+        error.message,
+        code=error.code,
+        headers=headers,
+        field=error.field,
+        **error.extra,
+    )
+
+
+async def http_error(_: Request, error: Exception) -> JSONResponse:
+    """What the framework refuses: unknown paths, methods, bodies that are no JSON."""
+    assert isinstance(error, HTTPException)  # noqa: S101
+    title = HTTPStatus(error.status_code).phrase
+    return problem(error.status_code, title, str(error.detail), headers=error.headers)
+
+
+async def validation_error(_: Request, error: Exception) -> JSONResponse:
+    """Fields of the wrong type, size or name: all of them, the first one in the sentence."""
+    assert isinstance(error, RequestValidationError)  # noqa: S101
+    found = [_describe(entry) for entry in error.errors()]
+    first = found[0] if found else {"field": "body", "message": "is not valid"}
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return problem(
+        422,
+        "Invalid",
+        f"{first['field']}: {first['message']}{more}",
+        code="invalid",
+        field=first["field"],
+        errors=found[:50],
+    )
+
+
+def _describe(entry: Mapping[str, Any]) -> dict[str, str]:
+    location: Sequence[Any] = entry.get("loc", ())
+    parts = [part for part in location if part not in ("body", "query", "path")]
+    field = ""
+    for part in parts:
+        field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
+    kind, message = str(entry.get("type", "")), str(entry.get("msg", "is not valid"))
+    if kind == "extra_forbidden":
+        message = "is not a field of this request; check its spelling or leave it out"
+    elif kind == "missing":
+        message = "is required" if parts else "a JSON body is required (Content-Type: application/json)"
+    elif kind == "json_invalid":
+        field, message = "body", f"is no valid JSON: {message}"
+    return {"field": field or "body", "message": message.removeprefix("Value error, ")[:500]}
+
+
+async def database_error(_: Request, error: Exception) -> JSONResponse:
+    """The database refuses or is away. A value it cannot hold is the caller's; everything else may be retried."""
+    error_id = uuid.uuid4().hex[:12]
+    log.error("database error %s", error_id, exc_info=error)
+    if isinstance(error, DBAPIError) and getattr(error.orig, "pgcode", "")[:2] == "22":
+        return problem(422, "Invalid", "a value is out of the range that can be stored", code="invalid")
+    return problem(
+        503,
+        "Unavailable",
+        f"the database does not answer as it should (error {error_id} in the server's log); try again",
+        code="unavailable",
+        headers={"Retry-After": RETRY_AFTER_SECONDS},
+    )
+
+
+async def defect(_: Request, error: Exception) -> JSONResponse:
+    """A defect of EMEP's own: the caller gets a number, the log the rest."""
+    error_id = uuid.uuid4().hex[:12]
+    log.error("unexpected error %s", error_id, exc_info=error)
+    return problem(
+        500, "Internal error", f"unexpected error {error_id}, see the server's log", code="internal"
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the app with problem details."""
+    app.add_exception_handler(EmepError, emep_error)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(RequestValidationError, validation_error)
+    app.add_exception_handler(SQLAlchemyError, database_error)
+    app.add_exception_handler(Exception, defect)

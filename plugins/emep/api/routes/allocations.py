@@ -1,0 +1,84 @@
+"""Allocations: heartbeats, logs, completion, for whoever holds one; a list for people."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
+
+from emep.api.auth import Holder, HolderOrReader, Reader
+from emep.api.parameters import After, AllocationId, Limit, Offset, RuntimeDep
+from emep.api.schemas import (
+    AllocationView,
+    Completion,
+    Heartbeat,
+    HeartbeatAnswer,
+    JobView,
+    LogChunk,
+    LogReceipt,
+    Page,
+)
+
+router = APIRouter(tags=["allocations"])
+
+
+@router.get("/allocations", summary="List allocations, newest first")
+def list_allocations(
+    _: Reader,
+    runtime: RuntimeDep,
+    live: Annotated[bool, Query(description="Only those that are not over.")] = True,
+    after: After = None,
+    limit: Limit = 100,
+) -> Page:
+    """Who holds which GPUs, since when, and until when its lease lasts."""
+    return runtime.ledger.allocations(live_only=live, after=after, limit=limit)
+
+
+@router.get("/allocations/{allocation_id}", summary="One allocation")
+def get_allocation(allocation_id: AllocationId, _: HolderOrReader, runtime: RuntimeDep) -> AllocationView:
+    """The allocation as it is now."""
+    return runtime.ledger.allocation(allocation_id)
+
+
+@router.post("/allocations/{allocation_id}/heartbeat", summary="Renew the lease")
+def heartbeat(
+    allocation_id: AllocationId, beat: Heartbeat, _: Holder, runtime: RuntimeDep
+) -> HeartbeatAnswer:
+    """Renew the lease and get a directive. 409 with ``directive: abort`` where the lease is somebody else's by now."""
+    return runtime.ledger.heartbeat(allocation_id, beat)
+
+
+@router.post(
+    "/allocations/{allocation_id}/logs",
+    summary="Add to the log",
+    openapi_extra={
+        "requestBody": {"content": {"text/plain": {"schema": {"type": "string"}}}, "required": True}
+    },
+)
+async def append_log(
+    allocation_id: AllocationId,
+    request: Request,
+    _: Holder,
+    runtime: RuntimeDep,
+    offset: Offset,
+    final: Annotated[bool, Query(description="Nothing more comes.")] = False,
+) -> LogReceipt:
+    """Add the body's bytes, which begin at ``offset``; 409 with ``expected_offset`` where some are missing before."""
+    data = await request.body()
+    next_offset = await run_in_threadpool(runtime.ledger.append_log, allocation_id, offset, data, final=final)
+    return LogReceipt(next_offset=next_offset)
+
+
+@router.get("/allocations/{allocation_id}/logs", summary="Read the log")
+def read_log(
+    allocation_id: AllocationId, _: HolderOrReader, runtime: RuntimeDep, offset: Offset = 0
+) -> LogChunk:
+    """Text from a byte offset on, at most 256 KiB; ask again from ``next_offset`` until ``complete``."""
+    return runtime.ledger.read_log(allocation_id, offset)
+
+
+@router.post("/allocations/{allocation_id}/complete", summary="The work has ended")
+def complete(allocation_id: AllocationId, end: Completion, caller: Holder, runtime: RuntimeDep) -> JobView:
+    """Release the GPUs and say how it ended; the same call again is answered the same."""
+    return runtime.ledger.complete(allocation_id, end, actor=caller.name)

@@ -1,0 +1,136 @@
+"""Jobs: submit, list, look at, explain, watch, cancel."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from starlette.concurrency import run_in_threadpool
+
+from emep.api.auth import Caller, Reader, User, known_roles, may_edit_tasks, may_operate
+from emep.api.explain import explain
+from emep.api.parameters import After, JobId, Limit, Reason, RuntimeDep, Text, Timeout
+from emep.api.schemas import Changes, Explanation, JobRequest, JobState, JobView, Page
+from emep.exceptions import ForbiddenError, InvalidError
+from emep.ledger.follower import JOBS
+from emep.ledger.jobs import Submitter
+from emep.settings import Settings
+
+router = APIRouter(tags=["jobs"])
+MAX_IDS = 5000
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+
+
+def submitter_of(caller: Caller, request: JobRequest, settings: Settings) -> Submitter:
+    """In whose name a request is taken in. Raises ForbiddenError where the caller may not ask, or not for others."""
+    dag_id = request.airflow.dag_id if request.airflow else None
+    if not may_edit_tasks(caller, dag_id):
+        of = f" of DAG {dag_id}" if dag_id else ""
+        raise ForbiddenError(f"{caller.name} may read but not submit jobs{of}")
+    is_service = caller.name == settings.service_user
+    names_other = request.user is not None and request.user != caller.name
+    if names_other and not is_service and "admin" not in {role.lower() for role in caller.roles}:
+        raise ForbiddenError(
+            f"user: {caller.name} may submit as {caller.name} only; leave the field out", field="user"
+        )
+    user = request.user or caller.name
+    # The service account speaks for others all day, so its own role says nothing about who may use a class.
+    roles = known_roles(user) if names_other and is_service else caller.roles
+    return Submitter(caller.name, user, roles, dag_id if is_service else None)
+
+
+@router.post("/jobs", status_code=201, summary="Submit a job")
+def submit(request: JobRequest, caller: User, runtime: RuntimeDep, response: Response) -> JobView:
+    """Ask for GPUs. 201: a new job; 200: the job that this idempotency key has made before; 422: it can never run."""
+    view, is_new = runtime.ledger.submit(request, submitter_of(caller, request, runtime.settings))
+    if not is_new:
+        response.status_code = 200
+    return view
+
+
+@router.get("/jobs", summary="List jobs, newest first")
+def list_jobs(
+    _: Reader,
+    runtime: RuntimeDep,
+    state: Annotated[list[JobState] | None, Query(description="May be repeated.")] = None,
+    queue: Text = None,
+    project: Text = None,
+    user: Text = None,
+    dag_id: Text = None,
+    run_id: Text = None,
+    after: After = None,
+    limit: Limit = 100,
+) -> Page:
+    """A page of jobs; ``next`` of the answer asks for the following one."""
+    return runtime.ledger.jobs(
+        states=state or (),
+        queue=queue,
+        project=project,
+        user=user,
+        dag_id=dag_id,
+        run_id=run_id,
+        after=after,
+        limit=limit,
+    )
+
+
+@router.get("/jobs:changes", summary="Wait for changes of jobs")
+async def changes(
+    _: Reader,
+    runtime: RuntimeDep,
+    since: Annotated[
+        int, Query(ge=0, lt=2**62, description="The cursor of the last answer; 0 at first.")
+    ] = 0,
+    timeout: Timeout = 0,  # noqa: ASYNC109 - the protocol's own field
+    ids: Annotated[
+        str | None, Query(description="Only these jobs, separated by commas.", max_length=450_000)
+    ] = None,
+) -> Changes:
+    """Jobs with news since the cursor, each as it is now; waits up to ``timeout`` seconds where there are none."""
+    wanted = _ids(ids)
+    deadline = asyncio.get_running_loop().time() + timeout
+    async with runtime.follower.subscribe(JOBS) as subscription:
+        while True:
+            found = await run_in_threadpool(runtime.ledger.changes, since, wanted)
+            left = deadline - asyncio.get_running_loop().time()
+            if found.jobs or left <= 0 or runtime.follower.is_stopping:
+                return found
+            since = max(since, found.cursor)
+            await subscription.wait(left)
+
+
+def _ids(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    ids = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if len(ids) > MAX_IDS:
+        raise InvalidError(f"ids: at most {MAX_IDS} jobs at once, not {len(ids)}", field="ids")
+    for job_id in ids:
+        if not _ID.fullmatch(job_id):
+            raise InvalidError(f"ids: {job_id[:80]!r} is not the form of a job's id", field="ids")
+    return ids
+
+
+@router.get("/jobs/{job_id}", summary="One job")
+def get_job(job_id: JobId, _: Reader, runtime: RuntimeDep) -> JobView:
+    """The job as it is now."""
+    return runtime.ledger.job(job_id)
+
+
+@router.get("/jobs/{job_id}/explain", summary="Why it waits")
+def explain_job(job_id: JobId, _: Reader, runtime: RuntimeDep) -> Explanation:
+    """All that blocks it, its position, every term of its score, and when it may start."""
+    return explain(runtime.ledger.job(job_id), runtime.runner.planner, runtime.ledger.policy)
+
+
+@router.delete("/jobs/{job_id}", summary="Cancel a job")
+def cancel(job_id: JobId, caller: User, runtime: RuntimeDep, reason: Reason = "") -> JobView:
+    """Cancel: at once where it waits; where it runs it is told to checkpoint and exit."""
+    job = runtime.ledger.job(job_id)
+    dag_id = runtime.ledger.job_dag(job_id)
+    is_own = dag_id is not None or job.user == caller.name
+    if not may_edit_tasks(caller, dag_id) or not (is_own or may_operate(caller)):
+        raise ForbiddenError(f"{caller.name} may not cancel job {job_id}")
+    return runtime.ledger.cancel(job_id, actor=caller.name, reason=reason)

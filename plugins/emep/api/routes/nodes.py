@@ -1,0 +1,110 @@
+"""Nodes: register, report, poll for orders, look at."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+
+from emep.api.auth import Agent, AgentOrOperator, AgentOrReader
+from emep.api.parameters import NodeName, RuntimeDep
+from emep.api.schemas import (
+    HealthReport,
+    NodeRequest,
+    NodeView,
+    Page,
+    PollAnswer,
+    PollRequest,
+    StartOrder,
+    StopOrder,
+)
+from emep.ledger.follower import node_topic
+
+router = APIRouter(tags=["nodes"])
+REPEAT_SECONDS = 5.0
+"""An order that was given is given again only after this, so that a poll is no busy loop while it is carried out."""
+
+
+class OrderGate:
+    """Remembers which orders this server has given lately."""
+
+    def __init__(self) -> None:
+        self._given: dict[tuple[str, str, int, str], float] = {}
+
+    def fresh(self, node: str, orders: list[StartOrder | StopOrder]) -> list[StartOrder | StopOrder]:
+        """Those that were not given within the last seconds."""
+        now = time.monotonic()
+        return [
+            order for order in orders if now - self._given.get(self._key(node, order), -1e9) >= REPEAT_SECONDS
+        ]
+
+    def note(self, node: str, orders: list[StartOrder | StopOrder]) -> None:
+        """These are being given now."""
+        now = time.monotonic()
+        if len(self._given) > 10_000:
+            self._given = {key: at for key, at in self._given.items() if now - at < 60}
+        for order in orders:
+            self._given[self._key(node, order)] = now
+
+    @staticmethod
+    def _key(node: str, order: StartOrder | StopOrder) -> tuple[str, str, int, str]:
+        what = order.directive.value if isinstance(order, StopOrder) else order.kind
+        return node, order.allocation_id, order.epoch, what
+
+
+gate = OrderGate()
+
+
+@router.get("/nodes", summary="All nodes")
+def list_nodes(_: AgentOrReader, runtime: RuntimeDep) -> Page:
+    """Nodes with their GPUs, their health and who holds them."""
+    nodes = runtime.ledger.nodes()
+    return Page(items=nodes, total=len(nodes))
+
+
+@router.post("/nodes", status_code=201, summary="Register a node")
+def register(request: NodeRequest, _: AgentOrOperator, runtime: RuntimeDep) -> NodeView:
+    """Take a node in with its GPUs; the same name again replaces its description."""
+    return runtime.ledger.register_node(request)
+
+
+@router.get("/nodes/{name}", summary="One node")
+def get_node(name: NodeName, _: AgentOrReader, runtime: RuntimeDep) -> NodeView:
+    """The node as it is now."""
+    return runtime.ledger.nodes(name)[0]
+
+
+@router.delete("/nodes/{name}", status_code=204, summary="Forget a node that is gone")
+def remove(name: NodeName, caller: AgentOrOperator, runtime: RuntimeDep) -> None:
+    """Forget a node whose agent is silent and that holds no work."""
+    runtime.ledger.remove_node(name, actor=caller.name)
+
+
+@router.post("/nodes/{name}/health", summary="The ten-second report")
+def report(name: NodeName, request: HealthReport, _: Agent, runtime: RuntimeDep) -> NodeView:
+    """Count one health check for each GPU of the node."""
+    return runtime.ledger.report_health(name, request)
+
+
+@router.post("/nodes/{name}/poll", summary="An agent asks for orders")
+async def poll(name: NodeName, request: PollRequest, _: Agent, runtime: RuntimeDep) -> PollAnswer:
+    """Orders to start and to stop; waits up to ``timeout`` seconds where there are none.
+
+    Answers at once, with no order, where the next list of what runs is needed to give GPUs back.
+    """
+    ledger, follower = runtime.ledger, runtime.follower
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + request.timeout
+    async with follower.subscribe(node_topic(name)) as subscription:
+        await run_in_threadpool(ledger.check_in, name, request.running)
+        while True:
+            answer, wants_confirmation = await run_in_threadpool(ledger.orders, name, request.running)
+            fresh = gate.fresh(name, answer.orders)
+            left = deadline - clock()
+            if fresh or wants_confirmation or left <= 0 or follower.is_stopping:
+                gate.note(name, fresh)
+                return PollAnswer(orders=fresh)
+            # Orders that were given lately come again, or turn into an abort, without any event.
+            await subscription.wait(min(left, 1.0) if answer.orders else left)

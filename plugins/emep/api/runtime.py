@@ -1,0 +1,62 @@
+"""What one API server keeps for EMEP while it runs: ledger, scheduler thread, follower, settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fastapi import Request
+from sqlalchemy import Engine
+
+from emep.exceptions import UnavailableError
+from emep.ledger.database import Database
+from emep.ledger.follower import Follower
+from emep.ledger.policy_source import PolicySource
+from emep.ledger.runner import Runner
+from emep.ledger.service import LedgerService
+from emep.policy import Policy
+from emep.settings import Settings
+
+
+@dataclass
+class Runtime:
+    """The parts, wired; ``start`` before the first request, ``stop`` after the last."""
+
+    settings: Settings
+    ledger: LedgerService
+    runner: Runner
+    follower: Follower
+
+    @classmethod
+    def build(
+        cls,
+        engine: Engine,
+        settings: Settings,
+        policy: Callable[[], Policy] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> Runtime:
+        """Wire the parts on a database. Raises PolicyError where the policy file is broken."""
+        database = Database(engine, clock)
+        ledger = LedgerService(database, policy or PolicySource(settings.policy_file), settings)
+        return cls(settings, ledger, Runner(ledger), Follower(database))
+
+    def start(self) -> None:
+        """Begin to schedule."""
+        self.runner.start()
+        self.follower.start()
+
+    def stop(self) -> None:
+        """End both threads; waiters answer at once."""
+        self.follower.stop()
+        self.runner.stop()
+        self.follower.join()
+
+
+def get_runtime(request: Request) -> Runtime:
+    """The runtime of this app; UnavailableError with the reason where it could not start."""
+    runtime: Runtime | None = getattr(request.app.state, "runtime", None)
+    if runtime is None:
+        why = getattr(request.app.state, "broken", "") or "it has not started yet"
+        raise UnavailableError(f"EMEP does not schedule: {why}")
+    return runtime

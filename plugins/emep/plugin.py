@@ -1,0 +1,33 @@
+"""What EMEP adds to Airflow. Every task process loads this, so nothing heavy is imported before it is used."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from airflow.plugins_manager import AirflowPlugin
+
+
+class _Lazy:
+    """A class attribute that is computed when somebody reads it, which of all processes the API server does."""
+
+    def __init__(self, compute: Any) -> None:
+        self._compute = compute
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self._compute()
+
+
+@cache
+def _fastapi_apps() -> list[dict[str, Any]]:
+    """The REST API; read several times while a server starts, made once."""
+    from emep.api.app import create_app
+
+    return [{"app": create_app(), "url_prefix": "/emep", "name": "EMEP"}]
+
+
+class EmepPlugin(AirflowPlugin):
+    """Mounts the API at ``/emep``."""
+
+    name = "emep"
+    fastapi_apps = _Lazy(_fastapi_apps)

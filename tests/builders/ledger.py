@@ -1,0 +1,166 @@
+"""Ledgers on a real database for tests: a clock that is set by hand, nodes, jobs, and an agent's moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, event
+
+from emep.api.schemas import (
+    Completion,
+    GpuHealth,
+    GpuReport,
+    HealthReport,
+    Heartbeat,
+    JobRequest,
+    JobView,
+    NodeRequest,
+    NodeView,
+    RunningAllocation,
+    StartOrder,
+)
+from emep.ledger.database import Database
+from emep.ledger.jobs import Submitter
+from emep.ledger.planner import Cycle, Planner
+from emep.ledger.service import LedgerService
+from emep.ledger.tables import Base
+from emep.policy import Policy, default_policy
+from emep.settings import Settings
+
+START = 1_700_000_000.0
+SPEC = {"engine": "merge", "input": {}, "output_uri": "file:///tmp/out"}
+
+
+class ManualClock:
+    """Seconds since 1970, moved by the test."""
+
+    def __init__(self, now: float = START) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def sqlite_engine(path: str) -> Engine:
+    """An engine with the settings of Airflow's own SQLite engine."""
+    engine = create_engine(f"sqlite:///{path}", connect_args={"check_same_thread": False})
+
+    @event.listens_for(engine, "connect")
+    def set_pragmas(connection: Any, _: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=OFF")
+        cursor.close()
+
+    return engine
+
+
+def make_settings(**changes: Any) -> Settings:
+    """Settings with a fixed key and enrolment token."""
+    values = {
+        "secret_key": b"k" * 32,
+        "agent_token": "enrol",
+        "checkpoint_uri": "file:///tmp/checkpoints",
+        "artifact_uri": "file:///tmp/artifacts",
+        "tracker_uri": "file:///tmp/tracking",
+    }
+    return Settings(**{**values, **changes})
+
+
+class Bench:
+    """A ledger with its planner, and short words for what agents and supervisors do."""
+
+    def __init__(self, engine: Engine, policy: Policy | None = None, settings: Settings | None = None) -> None:
+        Base.metadata.create_all(engine)
+        self.engine = engine
+        self.clock = ManualClock()
+        self.policy = policy or default_policy()
+        self.database = Database(engine, self.clock)
+        self.ledger = LedgerService(self.database, lambda: self.policy, settings or make_settings())
+        self.planner = Planner(self.ledger, "test")
+        self.database.prepare()
+        self.ledger.tick(just_started=True)
+
+    # ---- the cluster -----------------------------------------------------------------------------------
+
+    def node(self, name: str = "n0", gpus: int = 4, **fields: Any) -> NodeView:
+        """Register a node with so many GPUs, one NVLink group unless told otherwise."""
+        group = fields.pop("nvlink_group_id", f"{name}-g0")
+        reports = [
+            GpuReport(
+                index=i, uuid=f"GPU-{name}-{i}", gpu_type="H100", gpu_memory="80Gi", nvlink_group_id=group
+            )
+            for i in range(gpus)
+        ]
+        return self.ledger.register_node(NodeRequest(name=name, gpus=reports, cpu=32, memory="256Gi", **fields))
+
+    def report(self, name: str, bad: tuple[int, ...] = (), missing: tuple[int, ...] = ()) -> NodeView:
+        """The agent's ten-second report."""
+        indices = [gpu.index for gpu in self.ledger.nodes(name)[0].gpus if gpu.index not in missing]
+        return self.ledger.report_health(
+            name, HealthReport(gpus=[GpuHealth(index=i, healthy=i not in bad) for i in indices])
+        )
+
+    def poll(self, name: str = "n0", *running: JobView) -> list[Any]:
+        """One poll of the agent, with the allocations of these jobs listed as running."""
+        listed = [RunningAllocation(allocation_id=job.allocation_id, epoch=job.epoch) for job in running]
+        self.ledger.check_in(name, listed)
+        return self.ledger.orders(name, listed)[0].orders
+
+    # ---- jobs ------------------------------------------------------------------------------------------
+
+    def submit(self, by: str = "alice", **fields: Any) -> JobView:
+        """Submit a job for one GPU unless told otherwise."""
+        roles = fields.pop("roles", ())
+        dag = fields.pop("trusted_dag", None)
+        request = JobRequest(**{"spec": SPEC, **fields})
+        return self.ledger.submit(request, Submitter(by, request.user or by, roles, dag))[0]
+
+    def plan(self) -> Cycle:
+        """One cycle of the planner."""
+        cycle = self.planner.cycle()
+        assert cycle is not None
+        return cycle
+
+    def job(self, job: JobView) -> JobView:
+        """The job as it is now."""
+        return self.ledger.job(job.id)
+
+    def beat(self, job: JobView, **fields: Any) -> Any:
+        """A heartbeat of the job's present holder."""
+        return self.ledger.heartbeat(job.allocation_id, Heartbeat(epoch=job.epoch, **fields))
+
+    def complete(self, job: JobView, exit_code: int = 0, **fields: Any) -> JobView:
+        """The job's present holder completes."""
+        return self.ledger.complete(
+            job.allocation_id, Completion(epoch=job.epoch, exit_code=exit_code, **fields)
+        )
+
+    def running(self, **fields: Any) -> JobView:
+        """A job that is submitted, granted, started on its nodes and has sent its first heartbeat."""
+        job = self.submit(**fields)
+        self.plan()
+        job = self.job(job)
+        assert job.state.value == "starting", job.reason
+        for node in job.nodes:
+            orders = self.poll(node)
+            assert any(isinstance(o, StartOrder) and o.job_id == job.id for o in orders)
+            self.poll(node, job)
+        self.beat(job)
+        return self.job(job)
+
+    def alive(self, seconds: float, *jobs: JobView, nodes: tuple[str, ...] = ("n0",), step: float = 10.0) -> None:
+        """Let time pass with reports, heartbeats of ``jobs`` and ticks as they come in production."""
+        left = seconds
+        while left > 0:
+            self.clock.advance(min(step, left))
+            left -= step
+            for name in nodes:
+                self.report(name)
+            for job in jobs:
+                self.beat(job)
+            self.ledger.tick()
