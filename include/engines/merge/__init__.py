@@ -1,1 +1,1 @@
-"""EMEP engines."""
+"""MergeEngine: recipes (``recipe``), plans (``plan``), methods (``methods``), engine (``engine``), in memory."""

@@ -1,1 +1,1 @@
-"""EMEP engines."""
+"""TensorEngine: lazy, sharded safetensors in and out. ``layout`` and ``dtypes`` import no torch; the rest does."""

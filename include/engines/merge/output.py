@@ -1,0 +1,103 @@
+"""The folder that a merge writes: beside its name, under a lock, renamed when complete, resumable."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from engines.artifacts import canonical_json, digest_file
+from engines.artifacts.folder import fsync_folder, rename_folder
+from engines.contract import BadInputError, EngineError
+from engines.merge.vocabulary import TOKENIZER_FILES
+from engines.tensor.layout import ModelLayout, read_json_object
+
+MANIFEST = "emep_merge.json"
+DONOR_FILES = ("generation_config.json", "preprocessor_config.json", "processor_config.json")
+_LOCK = ".lock"
+
+
+class OutputFolder:
+    """``target`` and the hidden folder beside it that becomes it. ``digest`` tells this work's from others'."""
+
+    def __init__(self, target: Path, digest: str) -> None:
+        self.target = target
+        self.partial = target.with_name(f".{target.name}.{digest[:16]}.partial")
+
+    def check(self, *, force: bool) -> None:
+        """Refuse a target that exists, or a parent that is no folder. Raises BadInputError."""
+        if self.target.exists() and not force:
+            raise BadInputError(
+                f"{self.target} exists already; choose another name or overwrite it with --force",
+                code="output_exists",
+                file=str(self.target),
+                field="output",
+            )
+        parent = next(folder for folder in self.target.parents if folder.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK):
+            raise BadInputError(f"cannot write to {parent}", file=str(parent), field="output")
+
+    def manifest(self) -> dict[str, Any] | None:
+        """The manifest of a complete target, None where there is none."""
+        path = self.target / MANIFEST
+        return read_json_object(path, "") if path.is_file() else None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only one that writes. The lock goes with the process, however it ends. Raises EngineError."""
+        self.partial.mkdir(parents=True, exist_ok=True)
+        with (self.partial / _LOCK).open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                message = f"{self.target} is being written by another process"
+                raise EngineError(message, code="busy", file=str(self.target)) from error
+            yield
+
+    def restart(self) -> None:
+        """Drop what an earlier writer left."""
+        for entry in self.partial.iterdir():
+            if entry.name != _LOCK:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+    def discard(self) -> None:
+        """Remove the hidden folder: nothing of this work stays."""
+        shutil.rmtree(self.partial, ignore_errors=True)
+
+    def copy_from(self, donor: ModelLayout, tokenizer: ModelLayout) -> dict[str, str]:
+        """Copy tokenizer and generation files byte for byte; returns their digests by name."""
+        digests = {}
+        for folder, names in ((donor.folder, DONOR_FILES), (tokenizer.folder, TOKENIZER_FILES)):
+            for name in names:
+                if (folder / name).is_file():
+                    shutil.copyfile(folder / name, self.partial / name)
+                    digests[name], _ = digest_file(self.partial / name)
+        return digests
+
+    def write_json(self, name: str, value: Any) -> str:
+        """Write a JSON file for people (indented, sorted keys); returns its digest."""
+        canonical_json(value)  # refuses NaN with its path
+        text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        (self.partial / name).write_text(text, encoding="utf-8")
+        return digest_file(self.partial / name)[0]
+
+    def publish(self, *, force: bool) -> None:
+        """Make the folder durable and give it its name; with ``force`` in place of what has it now."""
+        for entry in self.partial.iterdir():
+            with entry.open("rb") as file:
+                os.fsync(file.fileno())
+        (self.partial / _LOCK).unlink()
+        fsync_folder(self.partial)
+        if force and self.target.exists():
+            old = self.target.with_name(f".{self.target.name}.{uuid.uuid4().hex[:8]}.old")
+            self.target.rename(old)
+            rename_folder(self.partial, self.target)
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+        else:
+            rename_folder(self.partial, self.target)

@@ -1,0 +1,265 @@
+"""``emep-engine run SPEC.json``: the supervisor of one engine run. It computes nothing and imports no torch.
+
+The engine runs in child processes. The supervisor renews the lease, relays directives, writes the Result and reports
+the end. Everything that happens (a message, an end, a directive, a signal) is an event in one queue, taken by the main
+thread: the state below has one writer.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engines.contract import ENGINES, EngineError, ExitCode
+from engines.supervisor_child import load_spec
+from engines.supervisor_lease import Lease, LeaseSettings, Order, current_environment, number
+from engines.supervisor_progress import Progress
+from engines.supervisor_ranks import Rank, split_environments, start_ranks
+from engines.supervisor_result import make_error, make_result, reduce_outcomes, result_path, write_result
+from engines.tracking import Event, open_tracker
+
+GRACE_SECONDS = 120.0
+"""For a checkpoint where nobody says how long; ``EMEP_GRACE_SECONDS`` overrides."""
+
+
+@dataclass
+class _Stopping:
+    """Told to end: when it is killed, and why."""
+
+    deadline: float
+    reason: str
+
+
+def supervise(spec_path: Path, environment: Mapping[str, str] | None = None) -> int:
+    """Run a SPEC to its end; returns the exit code. Never raises for what the engine or the input does."""
+    return _Supervisor(spec_path, environment or current_environment()).run()
+
+
+class _Supervisor:
+    def __init__(self, spec_path: Path, environment: Mapping[str, str]) -> None:
+        self.spec_path, self.environment = spec_path, environment
+        self.engine: str | None = None
+        self.events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self.ranks: list[Rank] = []
+        self.checkpoint: dict[str, Any] | None = None
+        self.stopping: _Stopping | None = None
+        self.aborted: str | None = None
+        self.failed: Rank | None = None
+        self.killed_late = False
+        self.grace = GRACE_SECONDS
+        self.progress = Progress(sys.stdout)
+        self.lease: Lease | None = None
+        self.started = time.monotonic()
+
+    def run(self) -> int:
+        try:
+            self.grace = number(self.environment, "EMEP_GRACE_SECONDS", GRACE_SECONDS)
+            settings = LeaseSettings.from_environment(self.environment)
+        except EngineError as error:
+            return self._finish(error.exit_code, error=_plain(error))
+        handlers = {name: signal.signal(name, self._on_signal) for name in (signal.SIGTERM, signal.SIGINT)}
+        if settings is not None:
+            self.lease = Lease(settings, self._report, lambda order: self.events.put(("order", order)), _say)
+            self.lease.start()
+        try:
+            code = self._engine()
+        finally:
+            for rank in self.ranks:
+                if rank.running:
+                    rank.kill()
+            if self.lease is not None:
+                self.lease.stop()
+            for name, handler in handlers.items():
+                signal.signal(name, handler)
+        return code
+
+    def _engine(self) -> int:
+        try:
+            spec = load_spec(self.spec_path)
+        except EngineError as error:
+            return self._finish(error.exit_code, error=_plain(error))
+        self.engine = spec.engine
+        environments = split_environments(self.environment, parallel=ENGINES[spec.engine].parallel)
+        self._track("started", {"engine": spec.engine, "processes": len(environments)})
+        self.ranks = start_ranks(
+            self.spec_path,
+            environments,
+            lambda rank, message: self.events.put(("message", (rank, message))),
+            lambda rank: self.events.put(("exit", rank)),
+        )
+        while any(rank.running for rank in self.ranks):
+            try:
+                kind, value = self.events.get(timeout=self._patience())
+            except queue.Empty:
+                self._past_deadline()
+                continue
+            getattr(self, f"_{kind}")(value)
+        self.progress.close()
+        return self._end()
+
+    # Events.
+
+    def _message(self, value: tuple[Rank, dict[str, Any]]) -> None:
+        rank, message = value
+        kind = message.pop("kind", "")
+        if kind == "progress":
+            rank.progress = message
+            self.progress.show(rank.number, len(self.ranks), message)
+        elif kind == "checkpoint":
+            self.checkpoint = message
+            if self.lease is not None:
+                self.lease.beat_soon()
+        elif kind == "outcome":
+            rank.outcome = message["outcome"]
+        elif kind == "error":
+            rank.error = message
+        elif kind == "preempted":
+            rank.preempted = message.get("message", "")
+
+    def _exit(self, rank: Rank) -> None:
+        rank.exit_code = rank.process.returncode
+        fine = {ExitCode.DONE, ExitCode.PREEMPTED}
+        if rank.exit_code not in fine and self.failed is None and not self.aborted and not self.killed_late:
+            self.failed = rank
+            if any(other.running for other in self.ranks):
+                self._stop(f"rank {rank.number} failed", self.grace)
+
+    def _order(self, order: Order) -> None:
+        if order.directive == "abort":
+            self._abort(order.reason)
+        elif order.directive == "checkpoint_and_exit":
+            self._stop(order.reason, self.grace if order.grace_seconds is None else order.grace_seconds)
+        else:
+            _say(f"directive '{order.directive}' is unknown; going on")
+
+    def _signal(self, number: int) -> None:
+        if self.stopping is not None and number == signal.SIGINT:
+            self._abort("interrupted twice")
+        else:
+            self._stop(f"received {signal.Signals(number).name}", self.grace)
+
+    # Ends.
+
+    def _stop(self, reason: str, grace: float) -> None:
+        """Ask for a checkpoint and the end. Said again, only a nearer deadline counts."""
+        deadline = time.monotonic() + grace
+        if self.stopping is None:
+            _say(f"{reason}: checkpoint and exit within {grace:g} s")
+            self.stopping = _Stopping(deadline, reason)
+            for rank in self.ranks:
+                if rank.running:
+                    rank.terminate()
+        else:
+            self.stopping.deadline = min(self.stopping.deadline, deadline)
+
+    def _abort(self, reason: str) -> None:
+        if self.aborted is None:
+            _say(f"{reason}: ending at once")
+            self.aborted = reason
+        for rank in self.ranks:
+            if rank.running:
+                rank.kill()
+
+    def _patience(self) -> float | None:
+        return None if self.stopping is None else max(0.0, self.stopping.deadline - time.monotonic())
+
+    def _past_deadline(self) -> None:
+        if self.stopping is not None and time.monotonic() >= self.stopping.deadline:
+            if not self.killed_late:
+                _say("the grace period is over: killing the engine")
+            self.killed_late = True
+            self.stopping.deadline = time.monotonic() + 1.0
+            for rank in self.ranks:
+                if rank.running:
+                    rank.kill()
+
+    def _end(self) -> int:
+        if self.aborted is not None:
+            return self._finish(ExitCode.FAILED, error=make_error("aborted", self.aborted))
+        if self.failed is not None:
+            code, error = _judge(self.failed)
+            return self._finish(code, error=error)
+        if self.killed_late or any(rank.exit_code == ExitCode.PREEMPTED for rank in self.ranks):
+            reason = self.stopping.reason if self.stopping else "the engine was told to stop"
+            if self.killed_late:
+                reason += "; killed after the grace period"
+            return self._finish(ExitCode.PREEMPTED, error=make_error("preempted", reason))
+        missing = [rank for rank in self.ranks if rank.outcome is None]
+        if missing:
+            message = f"rank {missing[0].number} ended without a result"
+            return self._finish(ExitCode.FAILED, error=make_error("no_result", message))
+        outcome = reduce_outcomes([rank.outcome for rank in self.ranks if rank.outcome is not None])
+        return self._finish(ExitCode.DONE, outcome=outcome)
+
+    def _finish(
+        self, exit_code: int, *, outcome: dict[str, Any] | None = None, error: Mapping[str, Any] | None = None
+    ) -> int:
+        seconds = time.monotonic() - self.started
+        code, result = make_result(self.engine, exit_code, seconds=seconds, outcome=outcome, error=error)
+        found = result["error"]
+        if found:
+            _say(f"{result['status']}: {found['message']}")
+        path = result_path(self.environment, self.spec_path)
+        try:
+            write_result(path, result)
+        except OSError as problem:
+            _say(f"cannot write the result to {path}: {problem.strerror}")
+            code = code or ExitCode.FAILED
+        self._track("finished", {"status": result["status"], "metrics": result["metrics"], "error": found})
+        if self.lease is not None:
+            self.lease.complete(code, result, found["message"] if found else None)
+        return int(code)
+
+    # Others.
+
+    def _report(self) -> dict[str, Any]:
+        """The heartbeat's body; read by the lease's thread, each field written in one step."""
+        shown = [rank.progress for rank in self.ranks if rank.progress]
+        progress = None
+        if shown:
+            done, total = sum(entry["done"] for entry in shown), sum(entry["total"] for entry in shown)
+            progress = {"what": shown[0]["what"], "done": done, "total": total}
+        return {"checkpoint": self.checkpoint, "progress": progress}
+
+    def _track(self, kind: str, data: dict[str, Any]) -> None:
+        uri = self.environment.get("EMEP_TRACKER_URI")
+        if not uri:
+            return
+        run = self.environment.get("EMEP_ALLOCATION_ID") or str(self.spec_path.absolute())
+        epoch = self.environment.get("EMEP_LEASE_EPOCH", "0")
+        try:
+            open_tracker(uri).log(Event(f"{run}:{epoch}:{kind}", run, kind, data))
+        except (EngineError, OSError) as error:
+            _say(f"cannot reach the tracker {uri}: {error}")
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self.events.put(("signal", number))
+
+
+def _judge(rank: Rank) -> tuple[int, dict[str, Any]]:
+    """Exit code and error of a rank that failed."""
+    code = rank.exit_code if rank.exit_code is not None else ExitCode.FAILED
+    if rank.error is not None:
+        known = {int(entry) for entry in ExitCode}
+        return (code if code in known and code else ExitCode.FAILED), rank.error
+    if code < 0:
+        name = signal.Signals(-code).name
+        hint = " (often: out of memory)" if -code == signal.SIGKILL else ""
+        return ExitCode.FAILED, make_error("killed", f"rank {rank.number} was ended by {name}{hint}")
+    return ExitCode.FAILED, make_error("crashed", f"rank {rank.number} ended with exit code {code}")
+
+
+def _plain(error: EngineError) -> dict[str, str | None]:
+    return make_error(error.code, error.message, file=error.file, field=error.field)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"emep-engine[{os.getpid()}]: {text}\n")
+    sys.stderr.flush()
