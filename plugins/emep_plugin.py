@@ -1,3 +1,5 @@
-"""What Airflow's plugin loader executes: the package beside it is kept from the loader by ``.airflowignore``."""
+"""What Airflow's plugin loader executes; the package beside it is kept from the loader by ``.airflowignore``."""
 
-from emep.plugin import EmepPlugin as EmepPlugin
+from emep.plugin import EmepPlugin
+
+__all__ = ["EmepPlugin"]

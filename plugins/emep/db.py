@@ -1,4 +1,5 @@
-"""The ledger's tables as an external database manager of Airflow's: ``airflow db migrate`` creates and upgrades them.
+"""The ledger's tables as an external database manager of Airflow's: ``airflow db migrate`` creates and
+upgrades them.
 
 ``AIRFLOW__DATABASE__EXTERNAL_DB_MANAGERS=emep.db.EmepDBManager``
 """

@@ -9,7 +9,10 @@ from typing import Any
 
 
 class EmepError(Exception):
-    """A refusal in one sentence. ``code`` is stable, ``field`` names what to fix, ``extra`` goes into the answer."""
+    """A refusal in one sentence.
+
+    ``code`` is stable, ``field`` names what to fix, ``extra`` goes into the answer.
+    """
 
     status = 400
     title = "Refused"

@@ -1,4 +1,7 @@
-"""What EMEP adds to Airflow. Every task process loads this, so nothing heavy is imported before it is used."""
+"""What EMEP adds to Airflow.
+
+Every task process loads this, so nothing heavy is imported before it is used.
+"""
 
 from __future__ import annotations
 

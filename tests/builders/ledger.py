@@ -74,7 +74,9 @@ def make_settings(**changes: Any) -> Settings:
 class Bench:
     """A ledger with its planner, and short words for what agents and supervisors do."""
 
-    def __init__(self, engine: Engine, policy: Policy | None = None, settings: Settings | None = None) -> None:
+    def __init__(
+        self, engine: Engine, policy: Policy | None = None, settings: Settings | None = None
+    ) -> None:
         Base.metadata.create_all(engine)
         self.engine = engine
         self.clock = ManualClock()
@@ -96,7 +98,8 @@ class Bench:
             )
             for i in range(gpus)
         ]
-        return self.ledger.register_node(NodeRequest(name=name, gpus=reports, cpu=32, memory="256Gi", **fields))
+        fields = {"cpu": 32, "memory": "256Gi", **fields}
+        return self.ledger.register_node(NodeRequest(name=name, gpus=reports, **fields))
 
     def report(self, name: str, bad: tuple[int, ...] = (), missing: tuple[int, ...] = ()) -> NodeView:
         """The agent's ten-second report."""
@@ -153,7 +156,9 @@ class Bench:
         self.beat(job)
         return self.job(job)
 
-    def alive(self, seconds: float, *jobs: JobView, nodes: tuple[str, ...] = ("n0",), step: float = 10.0) -> None:
+    def alive(
+        self, seconds: float, *jobs: JobView, nodes: tuple[str, ...] = ("n0",), step: float = 10.0
+    ) -> None:
         """Let time pass with reports, heartbeats of ``jobs`` and ticks as they come in production."""
         left = seconds
         while left > 0:

@@ -73,15 +73,18 @@ def _production_runtime() -> Runtime:
 
     if "emep.db.EmepDBManager" not in conf.get("database", "external_db_managers", fallback=""):
         log.warning(
-            "[database] external_db_managers does not name emep.db.EmepDBManager: `airflow db migrate` will not "
-            "create or upgrade EMEP's tables"
+            "[database] external_db_managers does not name emep.db.EmepDBManager: "
+            "`airflow db migrate` will not create or upgrade EMEP's tables"
         )
     return Runtime.build(get_engine(), get_settings())
 
 
 @contextlib.contextmanager
 def _answer_on_shutdown(runtime: Runtime | None) -> Any:
-    """Let long polls answer when the server is told to stop: it waits for them before it ends the lifespan."""
+    """Let long polls answer when the server is told to stop.
+
+    It waits for them before it ends the lifespan.
+    """
     if runtime is None or threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,8 +1,8 @@
 """Who calls, and what they may: Airflow's users, agents, holders of a lease.
 
-``authenticate`` is a dependency of the whole app, so a route that somebody adds is closed from its first day. Airflow's
-own dependencies are not used as they are: in a mounted app they lack ``app.state.auth_manager``, and the one that
-reads a DAG's id looks for it in the path only.
+``authenticate`` is a dependency of the whole app, so a route that somebody adds is closed from its first day.
+Airflow's own dependencies are not used as they are: in a mounted app they lack ``app.state.auth_manager``,
+and the one that reads a DAG's id looks for it in the path only.
 """
 
 from __future__ import annotations
@@ -95,7 +95,10 @@ async def _airflow_user(request: Request, token: str) -> Caller:
 
 
 def role_names(user: Any) -> tuple[str, ...]:
-    """Roles of a user as the policy spells them (``Admin``, ``Op``): of the simple auth manager or of FAB's."""
+    """Roles of a user as the policy spells them (``Admin``, ``Op``).
+
+    Of the simple auth manager or of FAB's.
+    """
     role = getattr(user, "role", None)
     if isinstance(role, str):
         return (role.capitalize(),)
@@ -115,7 +118,8 @@ def known_roles(username: str) -> tuple[str, ...]:
     return ()
 
 
-# ---- what a caller may ---------------------------------------------------------------------------------------
+# ---- what a caller may
+# ---------------------------------------------------------------------------------------
 
 
 def get_caller(request: Request) -> Caller:
@@ -147,7 +151,10 @@ def may_view(caller: Caller) -> bool:
 
 
 def may_operate(caller: Caller) -> bool:
-    """Whether a user may change the cluster (as one may change Airflow's pools): an operator or administrator."""
+    """Whether a user may change the cluster (as one may change Airflow's pools).
+
+    An operator or administrator.
+    """
     from airflow.api_fastapi.app import get_auth_manager
 
     return caller.kind == "user" and bool(

@@ -32,8 +32,8 @@ def problem(
     **extra: Any,
 ) -> JSONResponse:
     """An answer of that status with its problem details."""
-    document = {"type": f"about:blank#{code}" if code else "about:blank", "title": title, "status": status}
-    document["detail"] = detail
+    kind = f"urn:emep:problem:{code}" if code else "about:blank"
+    document: dict[str, Any] = {"type": kind, "title": title, "status": status, "detail": detail}
     if code:
         document["code"] = code
     document.update({name: value for name, value in extra.items() if value is not None})
@@ -99,7 +99,10 @@ def _describe(entry: Mapping[str, Any]) -> dict[str, str]:
 
 
 async def database_error(_: Request, error: Exception) -> JSONResponse:
-    """The database refuses or is away. A value it cannot hold is the caller's; everything else may be retried."""
+    """The database refuses or is away.
+
+    A value it cannot hold is the caller's; everything else may be retried.
+    """
     error_id = uuid.uuid4().hex[:12]
     log.error("database error %s", error_id, exc_info=error)
     if isinstance(error, DBAPIError) and getattr(error.orig, "pgcode", "")[:2] == "22":

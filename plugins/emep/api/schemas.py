@@ -1,12 +1,14 @@
 """The wire: every document that crosses the REST API, as pydantic models.
 
 Shared by the API, the client, the agent, operators, triggers and the CLI, so it imports neither Airflow nor
-SQLAlchemy. Times are ISO 8601 UTC; durations are seconds (requests also take ``2h``); memory is bytes (requests also take ``80Gi``).
+SQLAlchemy. Times are ISO 8601 UTC; durations are seconds (requests also take ``2h``); memory is bytes
+(requests also take ``80Gi``).
 """
 
 from __future__ import annotations
 
 import math
+import re
 from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -21,6 +23,7 @@ Memory = Annotated[int, BeforeValidator(parse_memory), Field(ge=0, le=2**62)]
 Name = Annotated[str, Field(min_length=1, max_length=250)]
 Text = Annotated[str, Field(max_length=250)]
 Labels = Annotated[dict[Name, Text], Field(max_length=200)]
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 MAX_DEPTH = 100
 """Of nested lists and mappings in free-form fields."""
 
@@ -63,22 +66,19 @@ class Directive(str, Enum):
 def check_storable(value: Any, path: str = "", depth: int = 0) -> None:
     """Refuse what JSON's grammar or Python's reader lets through but no database or answer can carry.
 
-    Raises ValueError that names the path: NUL and lone surrogates in texts, NaN and infinities, integers beyond 64
-    bits, nesting deeper than ``MAX_DEPTH``.
+    Raises ValueError that names the path: NUL and lone surrogates in texts, NaN and infinities, integers
+    beyond 64 bits, nesting deeper than ``MAX_DEPTH``.
     """
     where = path or "the document"
     if depth > MAX_DEPTH:
         raise ValueError(f"{where}: nested more than {MAX_DEPTH} deep")
-    if isinstance(value, str):
-        if "\x00" in value or any("\ud800" <= character <= "\udfff" for character in value):
-            raise ValueError(f"{where}: has a NUL or half a surrogate pair; use printable text")
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"{where}: {value} is not a finite number")
-    elif isinstance(value, int):
-        if not -(2**63) <= value < 2**63:
-            raise ValueError(f"{where}: an integer of more than 64 bits")
-    elif isinstance(value, dict):
+    if isinstance(value, str) and _UNSTORABLE.search(value):
+        raise ValueError(f"{where}: has a NUL or half a surrogate pair; use printable text")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where}: {value} is not a finite number")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{where}: an integer of more than 64 bits")
+    if isinstance(value, dict):
         for key, item in value.items():
             check_storable(key, f"a key of {where}", depth + 1)
             check_storable(item, f"{path}.{key}" if path else str(key), depth + 1)
@@ -296,7 +296,10 @@ class RunningAllocation(Request):
 
 
 class PollRequest(Request):
-    """``POST /nodes/{name}/poll``: waits up to ``timeout`` seconds for orders that the agent does not already carry out."""
+    """``POST /nodes/{name}/poll``.
+
+    Waits up to ``timeout`` seconds for orders that the agent does not already carry out.
+    """
 
     running: list[RunningAllocation] = Field(default_factory=list, max_length=4096)
     timeout: float = Field(default=20, ge=0, le=30)

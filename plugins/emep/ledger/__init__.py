@@ -1,1 +1,4 @@
-"""The ledger: jobs, nodes and allocations in Airflow's database, and the scheduler service around the pure core."""
+"""The ledger.
+
+Jobs, nodes and allocations in Airflow's database, and the scheduler service around the pure core.
+"""

@@ -43,7 +43,9 @@ class Allocations(LedgerBase):
     """The part of the ledger service that whoever holds an allocation talks to."""
 
     def check_lease(self, allocation_id: str, token: str) -> None:
-        """Raises NotAuthenticatedError where the token is not this allocation's (whether it exists is not told)."""
+        """Raises NotAuthenticatedError where the token is not this allocation's (whether it exists is not
+        told).
+        """
         with self.database.read() as session:
             stored = session.scalar(select(Allocation.token_sha256).where(Allocation.id == allocation_id))
         if not same_secret(token_digest(token), stored or ""):
@@ -71,8 +73,8 @@ class Allocations(LedgerBase):
     def heartbeat(self, allocation_id: str, beat: Heartbeat) -> HeartbeatAnswer:
         """Renew a lease and say what to do.
 
-        The first one makes the job ``running``. Raises StaleEpochError, which tells the caller to abort, where the
-        allocation is over or the epoch is another.
+        The first one makes the job ``running``. Raises StaleEpochError, which tells the caller to abort,
+        where the allocation is over or the epoch is another.
         """
         return self.database.write(lambda tx: self._heartbeat(tx, allocation_id, beat))
 
@@ -91,7 +93,8 @@ class Allocations(LedgerBase):
         is_first = allocation.state == AllocationState.GRANTED.value
         overdue = allocation.yield_deadline is not None and tx.now > allocation.yield_deadline
         if not overdue:
-            # Past its grace it is told to abort and its lease runs out: a deaf supervisor holds nothing for ever.
+            # Past its grace it is told to abort and its lease runs out: a deaf supervisor holds nothing for
+            # ever.
             values["deadline"] = tx.now + lease
         if beat.progress is not None:
             values["progress"] = beat.progress
@@ -164,7 +167,7 @@ class Allocations(LedgerBase):
             )
         if AllocationState(allocation.state) not in LIVE_ALLOCATION_STATES:
             raise StaleEpochError(
-                f"allocation {allocation_id} is {allocation.state}: its GPUs are no longer this holder's, abort",
+                f"allocation {allocation_id} is {allocation.state}: its GPUs are this holder's no more, abort",
                 field="epoch",
             )
         return allocation
@@ -185,7 +188,7 @@ class Allocations(LedgerBase):
             if allocation.state == AllocationState.RELEASED.value and allocation.epoch == end.epoch:
                 if allocation.exit_code != end.exit_code:
                     raise ConflictError(
-                        f"allocation {allocation_id} was completed already, with exit code {allocation.exit_code}",
+                        f"allocation {allocation_id} was completed before, with exit code {allocation.exit_code}",
                         field="exit_code",
                     )
                 return job_view(tx.session, job)

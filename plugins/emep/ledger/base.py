@@ -55,8 +55,8 @@ class LedgerBase:
     ) -> None:
         """End an allocation and charge it. Its GPUs are free at once where its end is ``confirmed``.
 
-        Otherwise they stay held until the nodes' agents no longer list it (``confirm_gone``), so that nothing of
-        an earlier epoch runs beside what is granted next.
+        Otherwise they stay held until the nodes' agents no longer list it (``confirm_gone``), so that nothing
+        of an earlier epoch runs beside what is granted next.
         """
         tx.move_allocation(allocation, event, ended_at=tx.now, exit_code=exit_code)
         self._charge(tx, allocation)
@@ -123,7 +123,10 @@ class LedgerBase:
         tx.emit("yielded", job=job, code=cause.value if cause else "", reason=reason)
 
     def requeue(self, tx: Transaction, job: Job, code: str, reason: str) -> None:
-        """Put a job back because infrastructure was lost under it: a bounded number of times, with backoff."""
+        """Put a job back because infrastructure was lost under it.
+
+        A bounded number of times, with backoff.
+        """
         retries = self.policy.retries
         used_up = job.requeues >= retries.max_infrastructure
         wait = min(retries.backoff * 2.0 ** min(job.requeues, 60), retries.max_backoff)

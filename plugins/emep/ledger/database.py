@@ -1,7 +1,8 @@
-"""Transactions of the ledger: short, retried when the database says so, with their events numbered at the end.
+"""Transactions of the ledger: short, retried when the database says so, with their events numbered at the
+end.
 
-Every write runs as ``database.write(work)``: ``work`` gets a ``Transaction``, and may be run again from the start
-after a lock time-out, a deadlock or a lost race, so it must do nothing outside the database.
+Every write runs as ``database.write(work)``: ``work`` gets a ``Transaction``, and may be run again from the
+start after a lock time-out, a deadlock or a lost race, so it must do nothing outside the database.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class Transaction:
     def move_job(self, job: Job, event: JobEvent, **values: Any) -> None:
         """Move a job by the table of states, guarded by id, epoch and the state that was read.
 
-        Raises IllegalMoveError where the table has no such move, LostRaceError where somebody moved it meanwhile.
+        Raises IllegalMoveError where the table has no such move, LostRaceError where somebody moved it
+        meanwhile.
         """
         values["state"] = move_job(job.state, event).value
         self._guarded(job, Job, values)
@@ -135,7 +137,9 @@ class Database:
         )
 
     def on_commit(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` after every commit that left events or work for the planner; it must return at once."""
+        """Call ``listener`` after every commit that left events or work for the planner; it must return at
+        once.
+        """
         self._listeners.append(listener)
 
     @contextlib.contextmanager

@@ -20,7 +20,9 @@ def folder_name(key: str) -> str:
 
 
 def traceparent(job: Job, epoch: int) -> str:
-    """W3C trace context of a run; the trace is the job's ``trace_id`` where that is one, else made of its id."""
+    """W3C trace context of a run; the trace is the job's ``trace_id`` where that is one, else made of its
+    id.
+    """
     trace = job.trace_id.lower()
     if not _TRACE.fullmatch(trace) or set(trace) == {"0"}:
         trace = hashlib.sha256(f"trace {job.trace_id or job.id}".encode()).hexdigest()[:32]

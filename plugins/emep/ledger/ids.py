@@ -20,7 +20,10 @@ def _base32(value: int, length: int) -> str:
 
 
 def new_job_id(now: float) -> str:
-    """An id of 16 characters that sorts by ``now`` (seconds since 1970): 9 of milliseconds, 7 (35 bits) random."""
+    """An id of 16 characters that sorts by ``now`` (seconds since 1970).
+
+    9 of milliseconds, 7 (35 bits) random.
+    """
     return _base32(int(now * 1000), 9) + _base32(secrets.randbits(35), 7)
 
 
@@ -30,7 +33,9 @@ def allocation_id(job_id: str, epoch: int) -> str:
 
 
 def lease_token(key: bytes, allocation: str, epoch: int) -> str:
-    """The bearer token of an allocation's holder; the same again for the same epoch, so an order can be repeated."""
+    """The bearer token of an allocation's holder; the same again for the same epoch, so an order can be
+    repeated.
+    """
     digest = hmac.new(key, f"{allocation}:{epoch}".encode(), hashlib.sha256).hexdigest()
     return LEASE_PREFIX + digest
 

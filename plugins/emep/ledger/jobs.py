@@ -63,8 +63,8 @@ class Jobs(LedgerBase):
     def submit(self, request: JobRequest, submitter: Submitter) -> tuple[JobView, bool]:
         """Take a job in; the first one again where its idempotency key was used before. True: it is new.
 
-        Raises InvalidError for fields that contradict each other (nothing is kept), RejectedJobError for a job that
-        can never run (kept as ``rejected``).
+        Raises InvalidError for fields that contradict each other (nothing is kept), RejectedJobError for a
+        job that can never run (kept as ``rejected``).
         """
         self._check(request)
         existing = self._existing(request, submitter)
@@ -92,7 +92,7 @@ class Jobs(LedgerBase):
             engine = (request.spec or {}).get("engine")
             if not isinstance(engine, str) or not engine:
                 raise InvalidError(
-                    "spec: a job with runtime agent needs the engine's SPEC, with the engine's name in spec.engine",
+                    "spec: a job with runtime agent needs the SPEC of an engine, with its name in spec.engine",
                     field="spec" if request.spec is None else "spec.engine",
                 )
 
@@ -195,13 +195,16 @@ class Jobs(LedgerBase):
             return Reject(
                 job.id,
                 RejectCode.NOT_A_MEMBER,
-                f"project: {submitter.user} is not a member of {job.project}, which lists its members in the policy",
+                f"project: {submitter.user} is not a member of {job.project}, whose members the policy lists",
                 "project",
             )
         return None
 
     def _known_nodes(self, tx: Transaction) -> tuple[ModelNode, ...]:
-        """The nodes, read again only when one has registered since: what can never run depends on nothing else."""
+        """The nodes, read again only when one has registered since.
+
+        What can never run depends on nothing else.
+        """
         version = tx.session.execute(select(func.count(), func.sum(Node.registrations))).one()
         key = (version[0], version[1])
         if self._nodes_cache is None or self._nodes_cache[0] != key:
@@ -213,7 +216,8 @@ class Jobs(LedgerBase):
     def cancel(self, job_id: str, *, actor: str, reason: str = "") -> JobView:
         """Cancel a job: at once while it waits, by telling it to checkpoint and exit while it runs.
 
-        The same answer again for one that is cancelled already; ConflictError for one that has ended otherwise.
+        The same answer again for one that is cancelled already; ConflictError for one that has ended
+        otherwise.
         """
         why = reason or f"cancelled by {actor}"
 

@@ -23,7 +23,8 @@ class Logs(LedgerBase):
     """The part of the ledger service that keeps logs."""
 
     def append_log(self, allocation_id: str, offset: int, data: bytes, *, final: bool = False) -> int:
-        """Add bytes that begin at ``offset``; those that are there already are ignored. Answers the next offset.
+        """Add bytes that begin at ``offset``; those that are there already are ignored. Answers the next
+        offset.
 
         ``final`` says that nothing more comes.
 
@@ -35,7 +36,7 @@ class Logs(LedgerBase):
             size = allocation.log_size
             if offset > size:
                 raise ConflictError(
-                    f"offset: {offset} leaves a gap, the log of {allocation_id} has {size} bytes; send from there",
+                    f"offset: {offset} leaves a gap, the log has {size} bytes so far; send from there",
                     code="log_gap",
                     field="offset",
                     expected_offset=size,
@@ -95,7 +96,10 @@ class Logs(LedgerBase):
 
 
 def _decode(data: bytes, *, final: bool) -> tuple[str, int]:
-    """Text of the bytes and how many of them it is: a character that is not complete yet waits for its rest."""
+    """Text of the bytes and how many of them it is.
+
+    A character that is not complete yet waits for its rest.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     text = decoder.decode(data, final)
     pending = 0 if final else len(decoder.getstate()[0])

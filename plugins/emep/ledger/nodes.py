@@ -50,8 +50,8 @@ class Nodes(LedgerBase):
     def register_node(self, request: NodeRequest) -> NodeView:
         """Take a node in, or its new description; what is known of its GPUs' health is kept.
 
-        Raises InvalidError where an index or UUID comes twice, ConflictError where a GPU belongs to another node
-        that is alive, or one that is to go is held by a job.
+        Raises InvalidError where an index or UUID comes twice, ConflictError where a GPU belongs to another
+        node that is alive, or one that is to go is held by a job.
         """
         _check_gpus(request.gpus)
         self.database.write(lambda tx: self._register(tx, request))
@@ -111,8 +111,8 @@ class Nodes(LedgerBase):
                 continue
             if tx.session.get(AllocationGpu, (request.name, index)) is not None:
                 raise ConflictError(
-                    f"gpus: GPU {index} ({gpu.uuid}) of {request.name} is held by a job; it can be removed or "
-                    "exchanged once the agent's poll no longer lists that work",
+                    f"gpus: GPU {index} ({gpu.uuid}) of {request.name} is held by a job; it can be removed "
+                    "or exchanged once the agent's poll no longer lists that work",
                     field="gpus",
                 )
             tx.session.delete(gpu)
@@ -243,7 +243,10 @@ class Nodes(LedgerBase):
             tx.emit("node_back", node=name, actor="agent", reason="its agent polls again")
 
     def orders(self, name: str, running: Sequence[RunningAllocation]) -> tuple[PollAnswer, bool]:
-        """What the agent is to start and to stop now; True: GPUs wait for its next poll, so answer it soon."""
+        """What the agent is to start and to stop now; True.
+
+        GPUs wait for its next poll, so answer it soon.
+        """
         listed = {entry.allocation_id: entry.epoch for entry in running}
         now = self.now
         orders: list[StartOrder | StopOrder] = []

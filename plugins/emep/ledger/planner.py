@@ -1,7 +1,8 @@
 """One planning cycle: lock, snapshot, ``plan``, and its decisions carried out in one transaction.
 
-Planning itself holds no transaction open. When it commits, every decision is checked again against the rows as they
-are then: a job that was cancelled or a GPU that fell ill meanwhile is left out, and the next cycle sees it.
+Planning itself holds no transaction open. When it commits, every decision is checked again against the rows
+as they are then: a job that was cancelled or a GPU that fell ill meanwhile is left out, and the next cycle
+sees it.
 """
 
 from __future__ import annotations
@@ -103,7 +104,10 @@ class Planner:
             return build_snapshot(session, self.ledger.policy, self.ledger.now, self.ledger.alive_for())
 
     def think(self) -> tuple[LedgerSnapshot, Plan]:
-        """What would be decided now; nothing is carried out. The last cycle's where nothing has changed since."""
+        """What would be decided now; nothing is carried out.
+
+        The last cycle's where nothing has changed since.
+        """
         last = self.last
         if last is not None and self.ledger.now - last.seen.taken_at < 5.0:
             with self.ledger.database.read() as session:

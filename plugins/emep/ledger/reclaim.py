@@ -1,7 +1,7 @@
 """What no call announces: leases and deadlines that run out, reports that stay away, jobs that wait too long.
 
-Each finding is a transaction of its own, guarded by the state that was seen, so several API servers may look at once
-and a crash between two leaves nothing half done.
+Each finding is a transaction of its own, guarded by the state that was seen, so several API servers may look
+at once and a crash between two leaves nothing half done.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class Reclaim(Allocations, Nodes):
     def tick(self, *, just_started: bool = False) -> None:
         """Look at everything that depends on time alone.
 
-        When nobody has looked for longer than a few heartbeats, or this server has just started, the control plane
-        was away: every lease and report gets one full period from now before anything is held against anyone.
+        When nobody has looked for longer than a few heartbeats, or this server has just started, the control
+        plane was away: every lease and report gets one full period from now before anything is held against
+        anyone.
         """
         now = self.now
         away_since = self._note_tick(now, just_started)
@@ -173,7 +174,10 @@ class Reclaim(Allocations, Nodes):
             return list(session.scalars(query))
 
     def _limit(self, allocation_id: str) -> None:
-        """Tell a run that its ``max_duration`` is over: checkpoint, then it is killed and the job has failed."""
+        """Tell a run that its ``max_duration`` is over.
+
+        Checkpoint, then it is killed and the job has failed.
+        """
 
         def work(tx: Transaction) -> None:
             allocation = get_allocation(tx.session, allocation_id)
@@ -247,7 +251,10 @@ class Reclaim(Allocations, Nodes):
     # ---- work that no agent speaks for ---------------------------------------------------------------------
 
     def _leaving_without_agent(self, now: float) -> Sequence[tuple[str, str]]:
-        """GPUs of lost allocations that nobody will confirm: not started by an agent, and past all silence."""
+        """GPUs of lost allocations that nobody will confirm.
+
+        Not started by an agent, and past all silence.
+        """
         lease = self.policy.lease
         patience = lease.max_silence + self.policy.preemption.grace_period
         query = (

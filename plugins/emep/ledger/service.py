@@ -1,4 +1,7 @@
-"""The ledger service: every method one short transaction, everything the API, the planner and the tick may do."""
+"""The ledger service.
+
+Every method one short transaction, everything the API, the planner and the tick may do.
+"""
 
 from __future__ import annotations
 

@@ -152,7 +152,8 @@ def _live_allocation(allocation: Allocation, job: model.Job) -> model.Allocation
 def _leaving(session: Session, policy: Policy, now: float, columns: list[Any]) -> list[model.Allocation]:
     """GPUs of leases that are over, of which no agent has said yet that nothing runs there any more.
 
-    They appear as allocations of their own that are about to end, so that the core counts them as coming free.
+    They appear as allocations of their own that are about to end, so that the core counts them as coming
+    free.
     """
     rows = session.execute(
         select(AllocationGpu.node, AllocationGpu.gpu_index, Allocation, *columns)

@@ -1,7 +1,7 @@
 """The state machines of jobs and allocations: every state, every event, every move, in one table each.
 
-Whatever is not in the table is refused with ``IllegalMoveError`` (409). Callers move rows with an UPDATE that is
-guarded by id, epoch and the state they saw; this module only says what is allowed.
+Whatever is not in the table is refused with ``IllegalMoveError`` (409). Callers move rows with an UPDATE that
+is guarded by id, epoch and the state they saw; this module only says what is allowed.
 """
 
 from __future__ import annotations
@@ -97,7 +97,10 @@ JOB_MOVES: Mapping[JobState, Mapping[JobEvent, JobState]] = {
         JobEvent.CANCELLED: JobState.CANCELLED,
     },
 }
-"""Jobs enter as ``pending`` or ``rejected``. ``DIED`` of work that ran is a last try that failed (a dead letter)."""
+"""Jobs enter as ``pending`` or ``rejected``.
+
+``DIED`` of work that ran is a last try that failed (a dead letter).
+"""
 
 ALLOCATION_MOVES: Mapping[AllocationState, Mapping[AllocationEvent, AllocationState]] = {
     AllocationState.GRANTED: {

@@ -1,7 +1,8 @@
 """EMEP's tables in Airflow's database: SQLite by default, PostgreSQL the same.
 
-Times are seconds since 1970 UTC (double), memory is bytes, GPU time is GPU-seconds. There are no foreign keys to
-Airflow's tables: clearing or cleaning those must not touch the ledger, so a task is named by plain columns.
+Times are seconds since 1970 UTC (double), memory is bytes, GPU time is GPU-seconds. There are no foreign keys
+to Airflow's tables: clearing or cleaning those must not touch the ledger, so a task is named by plain
+columns.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Base(DeclarativeBase):
 class Clock(Base):
     """One row that every change of state updates last, just before its commit.
 
-    ``seq`` numbers the events: because the row is locked until the commit, numbers become visible in order, so a
-    reader that has seen N never misses an event below N. ``dirty`` counts what the planner must look at.
+    ``seq`` numbers the events: because the row is locked until the commit, numbers become visible in order,
+    so a reader that has seen N never misses an event below N. ``dirty`` counts what the planner must look at.
     """
 
     __tablename__ = "emep_clock"
@@ -214,7 +215,10 @@ class Allocation(Base):
 
 
 class AllocationGpu(Base):
-    """Who holds a GPU now. Its key is the GPU, so that holding one twice is impossible in the database itself."""
+    """Who holds a GPU now.
+
+    Its key is the GPU, so that holding one twice is impossible in the database itself.
+    """
 
     __tablename__ = "emep_allocation_gpu"
     __table_args__ = (Index(None, "allocation_id"),)

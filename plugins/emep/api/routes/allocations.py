@@ -45,7 +45,10 @@ def get_allocation(allocation_id: AllocationId, _: HolderOrReader, runtime: Runt
 def heartbeat(
     allocation_id: AllocationId, beat: Heartbeat, _: Holder, runtime: RuntimeDep
 ) -> HeartbeatAnswer:
-    """Renew the lease and get a directive. 409 with ``directive: abort`` where the lease is somebody else's by now."""
+    """Renew the lease and get a directive.
+
+    409 with ``directive: abort`` where the lease is somebody else's by now.
+    """
     return runtime.ledger.heartbeat(allocation_id, beat)
 
 
@@ -64,7 +67,9 @@ async def append_log(
     offset: Offset,
     final: Annotated[bool, Query(description="Nothing more comes.")] = False,
 ) -> LogReceipt:
-    """Add the body's bytes, which begin at ``offset``; 409 with ``expected_offset`` where some are missing before."""
+    """Add the body's bytes, which begin at ``offset``; 409 with ``expected_offset`` where some are missing
+    before.
+    """
     data = await request.body()
     next_offset = await run_in_threadpool(runtime.ledger.append_log, allocation_id, offset, data, final=final)
     return LogReceipt(next_offset=next_offset)

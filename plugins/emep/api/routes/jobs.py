@@ -24,7 +24,10 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 def submitter_of(caller: Caller, request: JobRequest, settings: Settings) -> Submitter:
-    """In whose name a request is taken in. Raises ForbiddenError where the caller may not ask, or not for others."""
+    """In whose name a request is taken in.
+
+    Raises ForbiddenError where the caller may not ask, or not for others.
+    """
     dag_id = request.airflow.dag_id if request.airflow else None
     if not may_edit_tasks(caller, dag_id):
         of = f" of DAG {dag_id}" if dag_id else ""
@@ -43,7 +46,10 @@ def submitter_of(caller: Caller, request: JobRequest, settings: Settings) -> Sub
 
 @router.post("/jobs", status_code=201, summary="Submit a job")
 def submit(request: JobRequest, caller: User, runtime: RuntimeDep, response: Response) -> JobView:
-    """Ask for GPUs. 201: a new job; 200: the job that this idempotency key has made before; 422: it can never run."""
+    """Ask for GPUs.
+
+    201: a new job; 200: the job that this idempotency key has made before; 422: it can never run.
+    """
     view, is_new = runtime.ledger.submit(request, submitter_of(caller, request, runtime.settings))
     if not is_new:
         response.status_code = 200
@@ -88,7 +94,9 @@ async def changes(
         str | None, Query(description="Only these jobs, separated by commas.", max_length=450_000)
     ] = None,
 ) -> Changes:
-    """Jobs with news since the cursor, each as it is now; waits up to ``timeout`` seconds where there are none."""
+    """Jobs with news since the cursor, each as it is now; waits up to ``timeout`` seconds where there are
+    none.
+    """
     wanted = _ids(ids)
     deadline = asyncio.get_running_loop().time() + timeout
     async with runtime.follower.subscribe(JOBS) as subscription:

@@ -24,7 +24,9 @@ from emep.ledger.follower import node_topic
 
 router = APIRouter(tags=["nodes"])
 REPEAT_SECONDS = 5.0
-"""An order that was given is given again only after this, so that a poll is no busy loop while it is carried out."""
+"""An order that was given is given again only after this, so that a poll is no busy loop while it is carried
+out.
+"""
 
 
 class OrderGate:

@@ -1,4 +1,6 @@
-"""Runs EMEP's migrations on Airflow's database, or on the connection that a test hands over in ``attributes``."""
+"""Runs EMEP's migrations on Airflow's database, or on the connection that a test hands over in
+``attributes``.
+"""
 
 from __future__ import annotations
 
