@@ -12,7 +12,7 @@ def command(python: str, folder: Path, small: bool) -> list[str]:
     return [python, "-m", "engines.demo.models", str(folder), *(["--small"] if small else [])]
 
 
-def environment(env: Mapping[str, str], project: Path) -> dict[str, str]:
+def environment(env: Mapping[str, str]) -> dict[str, str]:
     """Its environment: no network, and none of Airflow's secrets."""
     own = {key: value for key, value in env.items() if not key.startswith(("AIRFLOW", "EMEP"))}
     return {**own, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from emep.demo import models
-from emep.demo.environment import environment
-from emep.demo.home import DemoHome, HomeLock, Secrets, check_port, check_python, check_space, project_root
+from emep.demo.home import DemoHome, HomeLock, check_port, check_python, check_space, project_root
 from emep.demo.processes import DemoError, Processes
 from emep.demo.screen import Screen
+from emep.demo.stack import MAY_END, Stack, real_gpus
+
+if TYPE_CHECKING:
+    from emep.demo.airflow_api import DemoApi
 
 DAG_ID = "emep_pipeline"
-AIRFLOW = ("api-server", "scheduler", "dag-processor", "triggerer")
 MARGIN = 0.02
 """What the evolved merge must gain over the best uniform average, in the full demo."""
-START_SECONDS = 300.0
-SERVED_LOGS = ("scheduler", "triggerer")
-"""Processes that would serve logs on every interface; here the API server reads them from the disk."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class Demo:
         self.home = DemoHome(self.options.home.absolute())
 
     def run(self) -> int:
-        """Everything. Returns 0, or 1 where the pipeline failed or gained too little. Raises DemoError."""
+        """Everything. Returns 0, or 1 where the evolved merge gained too little. Raises DemoError."""
         check_python()
         project = project_root()
         self.home.create()
@@ -58,116 +55,54 @@ class Demo:
         lock.acquire()
         check_space(self.home.root)
         check_port(self.options.port)
-        secrets = self.home.secrets()
-        env = environment(self.home, project, secrets, self.options.port)
-        with Processes(self.home.logs) as processes:
-            return self._with(processes, project, secrets, env)
-
-    def _with(self, processes: Processes, project: Path, secrets: Secrets, env: Mapping[str, str]) -> int:
-        from emep.demo.airflow_api import DemoApi
-
         self.screen.say(f"Everything of this demo lies in {self.home.root}")
-        preparing = self._prepare_models(processes, project, env)
-        self._migrate(processes, project, env)
-        for name in AIRFLOW:
-            flags = ["--skip-serve-logs"] if name in SERVED_LOGS else []
-            processes.start(name, [_program("airflow"), name, *flags], env, project)
-        agents = self._start_agents(processes, project, env)
-        api = DemoApi(env["EMEP_API_URL"], "admin", secrets.admin_password)
+        with Processes(self.home.logs) as processes:
+            return self._with(Stack.of(self.home, project, self.options.port, processes))
+
+    def _with(self, stack: Stack) -> int:
+        training = self._train(stack)
+        with self.screen.busy("Preparing Airflow's database"):
+            stack.migrate()
+        stack.start_airflow()
+        agents = self._start_agents(stack)
+        api = stack.api()
         try:
-            self._wait_for_airflow(api, processes, agents)
-            address = f"{api.url}  (user admin, password {secrets.admin_password})"
-            self.screen.say(f"Airflow is ready after {time.monotonic() - self.started:.0f} s: {address}")
-            if preparing:
-                self._wait_for_models(processes)
-            code = self._pipeline(api, processes)
-            if self.options.exit:
-                return code
-            self.screen.say(f"\nAirflow: {address}\nCtrl-C ends the demo and every process it started.")
-            self._stay(processes)
+            with self.screen.busy("Starting Airflow"):
+                stack.wait_until_ready(api, DAG_ID, agents)
+            address = f"{api.url}  (user admin, password {stack.secrets.admin_password})"
+            self.screen.say(f"Airflow is ready after {self._seconds():.0f} s: {address}")
+            if training:
+                with self.screen.busy("Waiting for the models"):
+                    stack.finished("models")
+            code = self._pipeline(api, stack.processes)
+            if not self.options.exit:
+                self.screen.say(f"\nAirflow: {address}\nCtrl-C ends the demo and every process it started.")
+                self._stay(stack.processes)
             return code
         finally:
             api.close()
 
-    def _prepare_models(self, processes: Processes, project: Path, env: Mapping[str, str]) -> bool:
+    def _train(self, stack: Stack) -> bool:
         if models.ready(self.home.models, self.options.small):
             self.screen.say("The demo's models are there already")
             return False
         self.screen.say("Training the demo's models: a base and its fine-tunes, one of them harmful")
         command = models.command(sys.executable, self.home.models, self.options.small)
-        processes.start("models", command, models.environment(env, project), project, nice=5)
+        env = models.environment(stack.env)
+        # Airflow's start comes first: it is what the models are waited for with.
+        stack.processes.start("models", command, env, stack.project, nice=5)
         return True
 
-    def _wait_for_models(self, processes: Processes) -> None:
-        with self.screen.busy("Training the demo's models"):
-            while (ended := processes.wait("models", 0.5)) is None:
-                processes.check(("migrate", "models"))
-        if ended.code != 0:
-            raise DemoError(ended.sentence())
-
-    def _migrate(self, processes: Processes, project: Path, env: Mapping[str, str]) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "emep.bootstrap",
-            "--migrate",
-            str(project / "airflow_settings.yaml"),
-        ]
-        processes.start("migrate", command, env, project)
-        with self.screen.busy("Preparing Airflow's database"):
-            while (ended := processes.wait("migrate", 0.5)) is None:
-                processes.check(("migrate", "models"))
-        if ended.code != 0:
-            raise DemoError(ended.sentence())
-
-    def _start_agents(self, processes: Processes, project: Path, env: Mapping[str, str]) -> int:
+    def _start_agents(self, stack: Stack) -> int:
         """Two agents with simulated GPUs, or one with the real ones. Returns how many."""
-        common = ["--connect-timeout", "5m", "--stop-grace", "2s"]
-        if _real_gpus():
-            self._start_agent(processes, project, env, "gpu", common)
+        if real_gpus():
+            stack.start_agent("gpu")
             return 1
         for name in ("node-a", "node-b"):
-            self._start_agent(
-                processes, project, env, name, ["--simulate", "4", "--group-size", "4", *common]
-            )
+            stack.start_agent(name, "--simulate", "4", "--group-size", "4")
         return 2
 
-    def _start_agent(
-        self, processes: Processes, project: Path, env: Mapping[str, str], name: str, flags: list[str]
-    ) -> None:
-        # An agent gets what it needs to call the API, and none of Airflow's secrets.
-        own = {key: value for key, value in env.items() if not key.startswith("AIRFLOW")}
-        command = [
-            _program("emep"),
-            "agent",
-            "--name",
-            name,
-            "--state-dir",
-            str(self.home.agents / name),
-            *flags,
-        ]
-        processes.start(f"agent-{name}", command, own, project)
-
-    def _wait_for_airflow(self, api: Any, processes: Processes, agents: int) -> None:
-        from emep.demo.airflow_api import wait_until
-
-        missing = ["API server"]
-
-        def ready() -> bool:
-            missing[0] = api.not_ready()
-            if not missing[0] and api.dag_missing(DAG_ID):
-                missing[0] = "DAGs"
-            if not missing[0] and len(api.nodes()) < agents:
-                missing[0] = "agents"
-            return not missing[0]
-
-        with self.screen.busy("Starting Airflow"):
-            if not wait_until(ready, START_SECONDS, lambda: processes.check(("migrate", "models"))):
-                raise DemoError(
-                    f"the {missing[0]} did not get ready in {START_SECONDS:.0f} s; look into {self.home.logs}"
-                )
-
-    def _pipeline(self, api: Any, processes: Processes) -> int:
+    def _pipeline(self, api: DemoApi, processes: Processes) -> int:
         from emep.client import EmepApiError
 
         run_id = f"demo__{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
@@ -184,14 +119,14 @@ class Demo:
             raise DemoError(f"the pipeline ended as {state}: look at {api.url}/dags/{DAG_ID}/runs/{run_id}")
         return self._scoreboard(api, run_id)
 
-    def _follow(self, api: Any, processes: Processes, run_id: str) -> str:
+    def _follow(self, api: DemoApi, processes: Processes, run_id: str) -> str:
         from emep.demo.progress import DONE, Progress
 
         progress, shown = Progress(), set[int]()
         with self.screen.bar() as bar:
             while True:
-                processes.check(("migrate", "models"))
-                state = str(api.run_state(DAG_ID, run_id))
+                processes.check(MAY_END)
+                state = api.run_state(DAG_ID, run_id)
                 for line in progress.update(api.tasks(DAG_ID, run_id)):
                     bar.line(line)
                 for number in progress.told():
@@ -203,21 +138,16 @@ class Demo:
                     return state
                 time.sleep(1.0)
 
-    def _scoreboard(self, api: Any, run_id: str) -> int:
+    def _scoreboard(self, api: DemoApi, run_id: str) -> int:
         from emep.demo.scoreboard import as_text, read_scoreboard
 
         board = read_scoreboard(api.result(DAG_ID, run_id, "scoreboard")["metrics"])
-        self.screen.say(
-            f"\nScoreboard (items that the search never saw, ± standard error)\n\n{as_text(board)}\n"
-        )
-        took = time.monotonic() - self.started
-        if board.gain is None:
-            self.screen.say(f"Done after {took:.0f} s.")
-            return 0
-        self.screen.say(
-            f"The evolved merge gains {board.gain:+.3f} over the best uniform average. Done after {took:.0f} s."
-        )
-        if not self.options.small and board.gain < MARGIN:
+        self.screen.say("\nScoreboard (on items that the search never saw, ± standard error)\n")
+        self.screen.say(as_text(board))
+        if board.gain is not None:
+            self.screen.say(f"\nThe evolved merge gains {board.gain:+.3f} over the best uniform average.")
+        self.screen.say(f"Done after {self._seconds():.0f} s.")
+        if board.gain is not None and board.gain < MARGIN and not self.options.small:
             self.screen.say(f"That is less than the {MARGIN} that it should gain.")
             return 1
         return 0
@@ -225,7 +155,10 @@ class Demo:
     def _stay(self, processes: Processes) -> None:
         forever = threading.Event()
         while not forever.wait(1.0):
-            processes.check(("migrate", "models"))
+            processes.check(MAY_END)
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self.started
 
 
 def _told(number: int, result: Any) -> str:
@@ -234,32 +167,3 @@ def _told(number: int, result: Any) -> str:
     best = f": best score {score:.3f}" if isinstance(score, int | float) else ""
     cached = f", {metrics['cached']} known already" if metrics.get("cached") else ""
     return f"generation {number}{best} after {metrics.get('evaluations', '?')} evaluations{cached}"
-
-
-def _program(name: str) -> str:
-    """A console script of this environment. Raises DemoError where it is missing."""
-    beside = Path(sys.executable).with_name(name)
-    if beside.exists():
-        return str(beside)
-    found = shutil.which(name)
-    if found is None:
-        raise DemoError(
-            f"the command {name} is missing beside {sys.executable}: install the project first", 2
-        )
-    return found
-
-
-def _real_gpus(count: Callable[[], int] | None = None) -> int:
-    """How many GPUs NVML finds; 0 where there is no driver."""
-    if count is not None:
-        return count()
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        try:
-            return int(pynvml.nvmlDeviceGetCount())
-        finally:
-            pynvml.nvmlShutdown()
-    except Exception:
-        return 0
