@@ -11,7 +11,7 @@ from contextlib import suppress
 from emep.agent.settings import AgentSettings, AgentStartError
 from emep.agent.telemetry import Telemetry
 from emep.api.schemas import HealthReport, NodeRequest
-from emep.client import AsyncEmepClient, EmepApiError, EmepConnectionError, EmepError
+from emep.client import AsyncEmepClient, EmepApiError, EmepConnectionError, EmepError, calls
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class NodeReporter:
         Raises AgentStartError where the API refuses the secret or the description for good.
         """
         try:
-            await self._client.register_node(self.description())
+            await self._client.raw(calls.register_node(self.description()))
         except EmepApiError as error:
             api = self._client.api_url
             if error.status in (401, 403):
@@ -70,7 +70,7 @@ class NodeReporter:
         """Register anew with an API that has lost the node, as after its database was restored."""
         if isinstance(error, EmepApiError) and error.status == 404:
             with suppress(EmepError):
-                await self._client.register_node(self.description())
+                await self._client.raw(calls.register_node(self.description()))
 
     async def report_for_ever(self, sessions: Callable[[], Mapping[int, int]]) -> None:
         """Report every ten seconds, counted from the last report's planned time, until cancelled.
@@ -81,7 +81,7 @@ class NodeReporter:
         while True:
             try:
                 gpus = await asyncio.to_thread(self._telemetry.sample, sessions())
-                await self._client.report_health(self._settings.name, HealthReport(gpus=gpus))
+                await self._client.raw(calls.report_health(self._settings.name, HealthReport(gpus=gpus)))
             except EmepError as error:
                 log.warning("health report: %s", error)
                 await self.register_if_unknown(error)

@@ -19,7 +19,7 @@ from emep.agent.folders import Key, RunFolder
 from emep.agent.process import ProcessIdentity, kill_members
 from emep.agent.shipping import LogShipper
 from emep.api.schemas import Completion, Directive, StartOrder
-from emep.client import AsyncEmepClient, EmepApiError, EmepConnectionError, lease_token
+from emep.client import AsyncEmepClient, EmepApiError, EmepConnectionError, calls, lease_token
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class Run:
         log.info("%s (epoch %d) ended with exit status %d", *self.key, completion.exit_code)
         while True:
             try:
-                await self._client.complete(self.order.allocation_id, completion)
+                await self._client.raw(calls.complete(self.order.allocation_id, completion))
                 break
             except EmepApiError as error:
                 if error.status < 500 and error.status not in (408, 425, 429):

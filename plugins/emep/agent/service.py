@@ -14,7 +14,7 @@ from emep.agent.node import NodeReporter
 from emep.agent.run import Launch, Run, describe
 from emep.agent.settings import AgentSettings, AgentStartError
 from emep.agent.telemetry import Telemetry
-from emep.api.schemas import Directive, PollRequest, RunningAllocation, StartOrder, StopOrder
+from emep.api.schemas import Directive, PollAnswer, PollRequest, RunningAllocation, StartOrder, StopOrder
 from emep.client import AsyncEmepClient, EmepError, agent_token
 from emep.client.retry import NO_RETRY
 
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _QUIET_PAUSE = 1.0
 """Seconds between polls while the API repeats orders that are being carried out."""
+_DRAIN_SECONDS = 1.0
 _BACKOFF_FIRST, _BACKOFF_MAXIMUM = 0.5, 10.0
 CLEAN_EVERY = 3600.0
 
@@ -39,6 +40,7 @@ class Agent:
         """What runs here has changed: the poll that is under way says something old."""
         self._stopping = asyncio.Event()
         self._at_once = False
+        self._draining: set[asyncio.Task[None]] = set()
 
     def stop(self, *, at_once: bool = False) -> None:
         """End every run (checkpoint first, unless ``at_once``), then the agent. May be called again."""
@@ -61,9 +63,10 @@ class Agent:
                 for loop in loops:
                     loop.cancel()
         finally:
-            for task in self._tasks.values():
+            left = [*self._tasks.values(), *self._draining]
+            for task in left:
                 task.cancel()
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await asyncio.gather(*left, return_exceptions=True)
             await self._client.aclose()
 
     # --- runs -----------------------------------------------------------------------------------------------
@@ -222,18 +225,33 @@ class Agent:
         changed = asyncio.create_task(self._changed.wait())
         try:
             await asyncio.wait([polling, changed], return_when=asyncio.FIRST_COMPLETED)
-            if not polling.done():
-                return True
-            orders = polling.result().orders
         finally:
-            for task in (polling, changed):
-                task.cancel()
-            await asyncio.gather(polling, changed, return_exceptions=True)
+            changed.cancel()
+            if not polling.done():
+                self._drain(polling)
+        return not polling.done() or self._carry_out(polling.result())
+
+    def _drain(self, polling: asyncio.Task[PollAnswer]) -> None:
+        """Take what a poll that was given up may still bring: its orders may be under way already."""
+
+        async def drain() -> None:
+            with suppress(EmepError, TimeoutError):
+                async with asyncio.timeout(_DRAIN_SECONDS):
+                    self._carry_out(await polling)
+
+        task = asyncio.create_task(drain())
+        self._draining.add(task)
+        task.add_done_callback(self._draining.discard)
+
+    def _carry_out(self, answer: PollAnswer) -> bool:
+        """False if all orders of the answer are being carried out already."""
         carried_out = [
             self._start(order) if isinstance(order, StartOrder) else self._carry_out_stop(order)
-            for order in orders
+            for order in answer.orders
         ]
-        return not orders or any(carried_out)
+        if any(carried_out):
+            self._changed.set()
+        return not answer.orders or any(carried_out)
 
     def _carry_out_stop(self, order: StopOrder) -> bool:
         run = self._runs.get((order.allocation_id, order.epoch))

@@ -71,7 +71,7 @@ class LogShipper:
     async def _send(self, chunk: bytes, *, final: bool) -> bool:
         """One batch; True once the API has all of it. Raises what is worth another try."""
         try:
-            answer = await self._client.append_logs(self._allocation, self._offset, chunk, final)
+            receipt = await self._client.append_logs(self._allocation, self._offset, chunk, final)
         except EmepApiError as error:
             if error.status == 413 and self._batch > 1024:
                 self._batch //= 2
@@ -83,8 +83,7 @@ class LogShipper:
                 log.warning("log of %s is not wanted any more: %s", self._allocation, error)
                 self.refused = True
             return False
-        following = answer.get("next_offset") if isinstance(answer, dict) else None
-        self._move(following if isinstance(following, int) else self._offset + len(chunk))
+        self._move(receipt.next_offset)
         return final
 
     def _move(self, offset: int) -> None:

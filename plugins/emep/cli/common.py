@@ -55,7 +55,7 @@ def all_pages(client: EmepClient, first: Call[Any], limit: int | None = None) ->
         following = page.get("next")
         if not following or (limit is not None and len(items) >= limit):
             return items[:limit], int(page["total"])
-        call = replace(first, params={**first.params, "cursor": following})
+        call = replace(first, params={**first.params, "next": following})
 
 
 def print_json(document: Any) -> None:

@@ -16,7 +16,6 @@ PAUSE = 2.0
 _ENDED = frozenset({"success", "failed"})
 _SILENT = frozenset({None, "", "scheduled", "queued", "removed"})
 """Task states that say nothing to people."""
-_JOBS = "pending,starting,running,yielding"
 
 
 class Progress:
@@ -45,12 +44,12 @@ class Progress:
             index = f"[{task['map_index']}]" if task["map_index"] >= 0 else ""
             self.say(f"{task['task_id']}{index}: {state.replace('_', ' ')}")
 
-    def jobs(self, jobs: list[dict[str, Any]], run_id: str) -> None:
+    def jobs(self, jobs: list[dict[str, Any]]) -> None:
         """Jobs of the run whose state, or reason to wait, is new."""
-        for job in jobs:
+        for job in sorted(jobs, key=lambda job: job["submitted_at"]):
             task = job.get("airflow") or {}
             news = (job["state"], job["reason"] if job["state"] == "pending" else "")
-            if task.get("run_id") != run_id or self._jobs.get(job["id"]) == news:
+            if self._jobs.get(job["id"]) == news:
                 continue
             self._jobs[job["id"]] = news
             index = f"[{task['map_index']}]" if task.get("map_index", -1) >= 0 else ""
@@ -75,7 +74,7 @@ def follow_run(
         try:
             dag_run: dict[str, Any] = client.raw(calls.dag_run(dag_id, run_id))
             progress.tasks(all_tasks(client, dag_id, run_id))
-            progress.jobs(client.raw(calls.jobs(_JOBS, limit=500))["items"], run_id)
+            progress.jobs(client.raw(calls.jobs(dag_id=dag_id, run_id=run_id, limit=1000))["items"])
             away = False
         except EmepConnectionError as error:
             if not away:

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from emep.client import calls
 
     with connect(args) as client:
-        nodes, total = all_pages(client, calls.nodes(limit=500))
+        nodes, total = all_pages(client, calls.nodes())
     if args.node:
         nodes = [node for node in nodes if node["name"] == args.node]
         if not nodes:

@@ -25,9 +25,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the queue."""
     from emep.client import calls
 
-    state = None if args.all else args.state or LIVE
+    states = () if args.all else (args.state or LIVE).split(",")
     with connect(args) as client:
-        call = calls.jobs(state, args.queue, args.project, min(args.limit, 500))
+        call = calls.jobs(states, queue=args.queue, project=args.project, limit=max(1, min(args.limit, 1000)))
         jobs, total = all_pages(client, call, args.limit)
     if args.json:
         print_json({"items": jobs, "total": total})

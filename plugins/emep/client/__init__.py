@@ -4,6 +4,7 @@
 imports Airflow. Every failure is an ``EmepError`` whose text is one sentence for people.
 """
 
+from emep.client import calls
 from emep.client.calls import Call
 from emep.client.clients import AsyncEmepClient, EmepClient
 from emep.client.config import ClientSettings, settings_from_connection, settings_from_environment
@@ -24,6 +25,7 @@ __all__ = [
     "EmepError",
     "Retry",
     "agent_token",
+    "calls",
     "lease_token",
     "settings_from_connection",
     "settings_from_environment",

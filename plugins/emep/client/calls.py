@@ -6,7 +6,7 @@ answer is read, because the command line prints JSON as it comes and should star
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from urllib.parse import quote
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         JobRequest,
         JobView,
         LogChunk,
+        LogReceipt,
         NodeRequest,
         NodeView,
         Page,
@@ -109,22 +110,37 @@ def job(job_id: str) -> Call[JobView]:
 
 
 def jobs(
-    state: str | None = None,
+    states: Collection[str] = (),
+    *,
     queue: str | None = None,
     project: str | None = None,
+    user: str | None = None,
+    dag_id: str | None = None,
+    run_id: str | None = None,
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[Page]:
-    """A page of jobs; ``state`` may name several, comma-separated. ``cursor`` is the last page's ``next``."""
-    params = {"state": state, "queue": queue, "project": project, "limit": limit, "cursor": cursor}
+    """A page of jobs, newest first; no ``states``: all of them. ``cursor`` is the last page's ``next``."""
+    params = {
+        "state": list(states) or None,
+        "queue": queue,
+        "project": project,
+        "user": user,
+        "dag_id": dag_id,
+        "run_id": run_id,
+        "limit": limit,
+        "next": cursor,
+    }
     return Call("GET", "/jobs", "Page", params=params)
 
 
-def changes(cursor: int, timeout: float = 20.0) -> Call[Changes]:
-    """Jobs that changed since ``cursor`` (0: all); waits up to ``timeout`` seconds for the first one."""
-    return Call(
-        "GET", "/jobs:changes", "Changes", params={"cursor": cursor, "timeout": timeout}, wait=timeout
-    )
+def changes(since: int, timeout: float = 20.0, ids: Collection[str] | None = None) -> Call[Changes]:
+    """Jobs that changed since a cursor (0: all), of ``ids`` only where given; waits for the first one.
+
+    ``timeout`` is at most 30 seconds.
+    """
+    params = {"since": since, "timeout": timeout, "ids": None if ids is None else ",".join(ids)}
+    return Call("GET", "/jobs:changes", "Changes", params=params, wait=timeout)
 
 
 def explain(job_id: str) -> Call[Explanation]:
@@ -140,9 +156,14 @@ def cancel(job_id: str, reason: str = "") -> Call[JobView]:
 # --- nodes --------------------------------------------------------------------------------------------------
 
 
-def nodes(limit: int | None = None, cursor: str | None = None) -> Call[Page]:
-    """A page of nodes with their GPUs."""
-    return Call("GET", "/nodes", "Page", params={"limit": limit, "cursor": cursor})
+def nodes() -> Call[Page]:
+    """All nodes with their GPUs."""
+    return Call("GET", "/nodes", "Page")
+
+
+def node(name: str) -> Call[NodeView]:
+    """One node."""
+    return Call("GET", _at("nodes", name), "NodeView")
 
 
 def register_node(request: NodeRequest) -> Call[NodeView]:
@@ -150,14 +171,14 @@ def register_node(request: NodeRequest) -> Call[NodeView]:
     return Call("POST", "/nodes", "NodeView", body=request)
 
 
-def report_health(node: str, report: HealthReport) -> Call[Any]:
+def report_health(name: str, report: HealthReport) -> Call[NodeView]:
     """The ten-second report."""
-    return Call("POST", _at("nodes", node, "health"), body=report)
+    return Call("POST", _at("nodes", name, "health"), "NodeView", body=report)
 
 
-def poll(node: str, request: PollRequest) -> Call[PollAnswer]:
+def poll(name: str, request: PollRequest) -> Call[PollAnswer]:
     """Wait for orders to start and to stop; they are repeated until they show in ``running``."""
-    return Call("POST", _at("nodes", node, "poll"), "PollAnswer", body=request, wait=request.timeout)
+    return Call("POST", _at("nodes", name, "poll"), "PollAnswer", body=request, wait=request.timeout)
 
 
 # --- allocations --------------------------------------------------------------------------------------------
@@ -168,27 +189,25 @@ def heartbeat(allocation_id: str, beat: Heartbeat) -> Call[HeartbeatAnswer]:
     return Call("POST", _at("allocations", allocation_id, "heartbeat"), "HeartbeatAnswer", body=beat)
 
 
-def append_logs(allocation_id: str, offset: int, content: bytes, final: bool = False) -> Call[Any]:
+def append_logs(allocation_id: str, offset: int, content: bytes, final: bool = False) -> Call[LogReceipt]:
     """Bytes of the log from ``offset`` on, as they are; ``final``: nothing more comes.
 
-    Answers ``{"next_offset": N}``. What the server has already is skipped, so repeating is harmless; a gap
-    is refused (409 with ``expected_offset``).
+    What the server has already is skipped, so repeating is harmless; a gap is refused (409 with
+    ``expected_offset``).
     """
     params = {"offset": offset, "final": "true" if final else None}
-    return Call("POST", _at("allocations", allocation_id, "logs"), params=params, body=content)
+    path = _at("allocations", allocation_id, "logs")
+    return Call("POST", path, "LogReceipt", params=params, body=content)
 
 
-def logs(allocation_id: str, offset: int = 0, timeout: float | None = None) -> Call[LogChunk]:
-    """Text of the log from a byte offset on."""
-    params = {"offset": offset, "timeout": timeout}
-    return Call(
-        "GET", _at("allocations", allocation_id, "logs"), "LogChunk", params=params, wait=timeout or 0
-    )
+def logs(allocation_id: str, offset: int = 0) -> Call[LogChunk]:
+    """Text of the log from a byte offset on, until ``complete``."""
+    return Call("GET", _at("allocations", allocation_id, "logs"), "LogChunk", params={"offset": offset})
 
 
-def complete(allocation_id: str, completion: Completion) -> Call[Any]:
+def complete(allocation_id: str, completion: Completion) -> Call[JobView]:
     """The end of an allocation's work; the same call again is answered the same, an old epoch with 409."""
-    return Call("POST", _at("allocations", allocation_id, "complete"), body=completion)
+    return Call("POST", _at("allocations", allocation_id, "complete"), "JobView", body=completion)
 
 
 # --- Airflow's own public API -------------------------------------------------------------------------------
