@@ -1,4 +1,4 @@
-"""What Airflow's plugin loader executes; the package beside it is kept from the loader by ``.airflowignore``."""
+"""What Airflow's plugin loader executes; ``.airflowignore`` keeps the package beside it from the loader."""
 
 from emep.plugin import EmepPlugin
 

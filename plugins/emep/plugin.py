@@ -12,7 +12,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 
 class _Lazy:
-    """A class attribute that is computed when somebody reads it, which of all processes the API server does."""
+    """A class attribute that is computed when somebody reads it, as the API server does."""
 
     def __init__(self, compute: Any) -> None:
         self._compute = compute

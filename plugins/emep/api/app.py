@@ -76,7 +76,7 @@ def _production_runtime() -> Runtime:
             "[database] external_db_managers does not name emep.db.EmepDBManager: "
             "`airflow db migrate` will not create or upgrade EMEP's tables"
         )
-    return Runtime.build(get_engine(), get_settings())
+    return Runtime.build(get_engine(), get_settings())  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
@@ -88,7 +88,7 @@ def _answer_on_shutdown(runtime: Runtime | None) -> Any:
     if runtime is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {}
+    before: dict[int, Any] = {}
 
     def stop(number: int, frame: FrameType | None) -> None:
         runtime.follower.stop()
@@ -96,7 +96,7 @@ def _answer_on_shutdown(runtime: Runtime | None) -> Any:
         if callable(handler):
             handler(number, frame)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in map(int, (signal.SIGTERM, signal.SIGINT)):
         handler = signal.getsignal(number)
         if callable(handler):
             before[number] = handler

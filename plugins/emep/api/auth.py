@@ -19,7 +19,7 @@ from emep.api.runtime import get_runtime
 from emep.exceptions import ForbiddenError, NotAuthenticatedError
 from emep.ledger.ids import AGENT_PREFIX, LEASE_PREFIX, same_secret
 
-WRITE = "PUT"
+WRITE: Literal["PUT"] = "PUT"
 
 
 @dataclass(frozen=True)

@@ -357,7 +357,7 @@ class HeartbeatAnswer(BaseModel):
 
 
 class Completion(Request):
-    """``POST /allocations/{id}/complete``; the same call again is answered the same, a stale epoch with 409."""
+    """``POST /allocations/{id}/complete``; the same again is answered the same, a stale epoch with 409."""
 
     epoch: int = Field(ge=0, lt=2**31)
     exit_code: int = Field(ge=-255, le=255)

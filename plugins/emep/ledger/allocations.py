@@ -167,7 +167,7 @@ class Allocations(LedgerBase):
             )
         if AllocationState(allocation.state) not in LIVE_ALLOCATION_STATES:
             raise StaleEpochError(
-                f"allocation {allocation_id} is {allocation.state}: its GPUs are this holder's no more, abort",
+                f"allocation {allocation_id} is {allocation.state}: its GPUs are no longer yours, abort",
                 field="epoch",
             )
         return allocation
@@ -188,7 +188,7 @@ class Allocations(LedgerBase):
             if allocation.state == AllocationState.RELEASED.value and allocation.epoch == end.epoch:
                 if allocation.exit_code != end.exit_code:
                     raise ConflictError(
-                        f"allocation {allocation_id} was completed before, with exit code {allocation.exit_code}",
+                        f"allocation {allocation_id} has ended already, with exit code {allocation.exit_code}",
                         field="exit_code",
                     )
                 return job_view(tx.session, job)

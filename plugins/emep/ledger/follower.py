@@ -1,7 +1,7 @@
 """Who waits for what: wakes asyncio waiters when a job or a node has news, from this API server or another.
 
-One reader per process looks at the clock's row, at once after a commit of its own process and every 0.3 s for those
-of others, and wakes exactly those whose topic has an event. Waiting holds no session and no thread.
+One reader per process looks at the clock's row, at once after a commit of its own process and every 0.3 s for
+those of others, and wakes exactly those whose topic has an event. Waiting holds no session and no thread.
 """
 
 from __future__ import annotations

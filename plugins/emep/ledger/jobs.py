@@ -92,7 +92,7 @@ class Jobs(LedgerBase):
             engine = (request.spec or {}).get("engine")
             if not isinstance(engine, str) or not engine:
                 raise InvalidError(
-                    "spec: a job with runtime agent needs the SPEC of an engine, with its name in spec.engine",
+                    "spec: a job with runtime agent needs the SPEC of an engine, named in spec.engine",
                     field="spec" if request.spec is None else "spec.engine",
                 )
 

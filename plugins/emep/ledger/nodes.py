@@ -173,7 +173,7 @@ class Nodes(LedgerBase):
             tx.emit("node_back", node=name, actor="agent", reason="its agent reports again")
 
     def failed_check(self, tx: Transaction, gpu: Gpu, kind: str, reason: str) -> None:
-        """One failed check; enough of them in a row make the GPU unhealthy (``reported`` or ``no_report``)."""
+        """One failed check; enough of them in a row make the GPU unhealthy (reported or no_report)."""
         health = self.policy.health
         gpu.good_checks = 0
         gpu.bad_checks = min(gpu.bad_checks + 1, 1_000_000)

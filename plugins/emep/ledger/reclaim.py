@@ -42,15 +42,15 @@ class Reclaim(Allocations, Nodes):
             self._grant_full_period(now, away_since)
             return
         for allocation_id in self._overdue_allocations(now):
-            self._safely(lambda name=allocation_id: self._lose(name))  # type: ignore[misc]
+            self._safely(lambda name=allocation_id: self._lose(name))
         for allocation_id in self._over_time(now):
-            self._safely(lambda name=allocation_id: self._limit(name))  # type: ignore[misc]
+            self._safely(lambda name=allocation_id: self._limit(name))
         for node in self._silent_nodes(now):
-            self._safely(lambda name=node: self._count_missing_reports(name))  # type: ignore[misc]
+            self._safely(lambda name=node: self._count_missing_reports(name))
         for job_id in self._expired(now):
-            self._safely(lambda name=job_id: self._expire(name))  # type: ignore[misc]
+            self._safely(lambda name=job_id: self._expire(name))
         for allocation_id, node in self._leaving_without_agent(now):
-            self._safely(lambda name=allocation_id, on=node: self._let_go(name, on))  # type: ignore[misc]
+            self._safely(lambda name=allocation_id, on=node: self._let_go(name, on))
 
     @staticmethod
     def _safely(step: object) -> None:

@@ -249,7 +249,7 @@ def changed_jobs(
                 .where(Event.job_id.in_(part), Event.id > since, Event.id <= until)
                 .group_by(Event.job_id)
             )
-            found.extend((row[0], row[1]) for row in session.execute(query))
+            found.extend((row[0], str(row[1])) for row in session.execute(query))
         return [job_id for _, job_id in sorted(found)], until
     cursor = since
     rows = session.execute(

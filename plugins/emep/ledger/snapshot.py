@@ -71,7 +71,7 @@ def _terms(labels: Mapping[str, str] | None) -> tuple[model.LabelTerm, ...]:
 
 
 def read_nodes(session: Session, alive_since: float) -> tuple[model.Node, ...]:
-    """All nodes with their GPUs, in order of their names; heard of since ``alive_since`` or not schedulable."""
+    """All nodes with their GPUs, by name; heard of since ``alive_since`` or not schedulable."""
     gpus: dict[str, list[model.Gpu]] = defaultdict(list)
     query = select(Gpu.node, Gpu.gpu_index, Gpu.gpu_type, Gpu.memory, Gpu.nvlink_group, Gpu.state)
     for node, index, gpu_type, memory, group, state in session.execute(

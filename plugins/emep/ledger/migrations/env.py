@@ -39,7 +39,7 @@ def run_online() -> None:
         return
     from airflow.settings import get_engine
 
-    with get_engine().connect() as connection:
+    with get_engine().connect() as connection:  # type: ignore[no-untyped-call]
         _run(connection)
         connection.commit()
 
