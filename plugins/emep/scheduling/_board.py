@@ -49,13 +49,15 @@ class Board:
         """GPUs that come free by themselves within a grace period and are promised to nobody."""
         self.allocated: dict[str, IntArray] = {}
         """Job id -> the GPUs it runs on."""
+        self.owner: IntArray = np.full(len(self.free), -1, dtype=np.int64)
+        """Who runs on each GPU, as a number into the snapshot's allocations; -1: nobody."""
         self.reservations: list[Reserved] = []
         self.promised: dict[str, IntArray] = {}
         """Job id -> GPUs that are its own to take: free ones, or on their way to it."""
         self._releases: dict[str, float] = {}
         pending = {job.id: job for job in snapshot.pending}
-        for allocation in snapshot.allocations:
-            self._occupy(allocation)
+        for number, allocation in enumerate(snapshot.allocations):
+            self._occupy(allocation, number)
         self._promise(snapshot, pending)
         self.free_cells: IntArray = index.count_by_cell(self.free)
         # One more than there are groups: NO_GROUP (-1) reads the last, which is always 0.
@@ -65,10 +67,11 @@ class Board:
 
     # ---- the snapshot --------------------------------------------------------------------------------------
 
-    def _occupy(self, allocation: Allocation) -> None:
+    def _occupy(self, allocation: Allocation, number: int) -> None:
         gpus = self.numbers(allocation.gpus)
         self.free[gpus] = False
         self.occupied[gpus] = True
+        self.owner[gpus] = number
         self.allocated[allocation.job.id] = gpus
         if allocation.yielding:
             self.winding_down[gpus] = True

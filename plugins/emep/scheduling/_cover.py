@@ -2,19 +2,23 @@
 
 The key of a choice is the order of the contract, most significant first: blocks, racks, NVLink groups (a GPU
 without NVLink is a group of its own), nodes, least network bandwidth of its nodes (high is good), GPU memory
-taken, what ``pack`` or ``spread`` say of the free GPUs left in its groups and then in its nodes, names. All of
-it but memory and names follows from *which* cells are touched, so small regions are searched by subsets of
-cells, exactly; large ones greedily in the same order.
+taken, what ``pack`` or ``spread`` say of the free GPUs left in its groups and then its nodes, names. All of it
+but memory, islands and names follows from *which* cells are touched, so small regions are searched by subsets
+of cells, exactly; large ones domain by domain, with bounds that spare most domains a closer look.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from typing import Final
 
+import numpy as np
+
 from emep.scheduling._index import NO_GROUP, ClusterIndex, IntArray
+from emep.scheduling._tight import tight
 
 Take = tuple[tuple[int, int], ...]
 """(cell, number of GPUs) pairs by cell number."""
@@ -22,13 +26,15 @@ Key = tuple[float, ...]
 
 EXACT_CELLS: Final = 10
 """Regions of at most this many cells are searched exhaustively."""
-EXACT_SETS: Final = 64
+_SETS: Final = 24
 """At most this many sets of racks or blocks are tried against each other."""
+_PERFECT: Final = (0, 0)
+"""Nothing left free in groups and nodes that are touched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What is free while one job is placed: per cell what it may take, per group and node all that is free."""
+    """What is free while one job is placed: by cell what it may take, by group and node all that is free."""
 
     index: ClusterIndex
     available: IntArray
@@ -37,15 +43,15 @@ class Room:
     spread: bool
 
     def key_of(self, take: Take) -> tuple[Key, tuple[int, ...]]:
-        """The order key of a choice, without and with names (as the cells of its GPUs in order)."""
+        """The order key of a choice, and names (as the cells of its GPUs in order)."""
         index = self.index
-        cells = [cell for cell, _ in take]
         groups: dict[int, int] = {}
         nodes: dict[int, int] = {}
-        islands = 0
+        islands = memory = 0
         for cell, count in take:
             group, node = int(index.cell_group[cell]), int(index.cell_node[cell])
             nodes[node] = nodes.get(node, 0) + count
+            memory += int(index.cell_memory[cell]) * count
             if group == NO_GROUP:
                 islands += count
             else:
@@ -54,12 +60,12 @@ class Room:
         left_nodes = sum(int(self.node_free[node]) - count for node, count in nodes.items())
         sign = -1 if self.spread else 1
         key = (
-            len({int(index.cell_block[cell]) for cell in cells}),
-            len({int(index.cell_rack[cell]) for cell in cells}),
+            len({int(index.node_block[node]) for node in nodes}),
+            len({int(index.node_rack[node]) for node in nodes}),
             len(groups) + islands,
             len(nodes),
-            -min(float(index.cell_bandwidth[cell]) for cell in cells),
-            sum(int(index.cell_memory[cell]) * count for cell, count in take),
+            -min(float(index.node_bandwidth[node]) for node in nodes),
+            memory,
             sign * left_groups,
             sign * left_nodes,
         )
@@ -70,89 +76,183 @@ class Room:
         return min(choices, key=self.key_of, default=None)
 
 
-def cover(room: Room, cells: Sequence[int], need: int) -> Take | None:
+def cover(room: Room, cells: IntArray, need: int) -> Take | None:
     """The best choice of ``need`` GPUs from these cells (in ascending order); None if they hold fewer."""
-    cells = [cell for cell in cells if room.available[cell] > 0]
-    if sum(int(room.available[cell]) for cell in cells) < need:
+    cells = cells[room.available[cells] > 0]
+    if int(room.available[cells].sum()) < need:
         return None
-    return room.best(_choices(room, cells, need, ("block", "rack")))
+    return room.best(_choices(room, cells, need))
 
 
-def _choices(room: Room, cells: list[int], need: int, levels: tuple[str, ...]) -> Iterator[Take]:
-    """Choices that include the best one: one domain of each level if one will do, else as few as do."""
+def _choices(room: Room, cells: IntArray, need: int) -> Iterator[Take]:
+    """Choices that include the best: in one rack if one will do, else one block, else as few as do."""
     if len(cells) <= EXACT_CELLS:
-        yield from _subsets(room, cells, need)
-    elif not levels:
-        yield greedy(room, cells, need)
-    else:
-        domain_of = room.index.cell_block if levels[0] == "block" else room.index.cell_rack
-        domains: dict[int, list[int]] = {}
-        for cell in cells:
-            domains.setdefault(int(domain_of[cell]), []).append(cell)
-        sizes = {name: sum(int(room.available[cell]) for cell in held) for name, held in domains.items()}
-        for chosen in _fewest(sizes, need):
-            yield from _choices(
-                room, sorted(cell for name in chosen for cell in domains[name]), need, levels[1:]
-            )
-
-
-def _fewest(sizes: dict[int, int], need: int) -> Iterator[tuple[int, ...]]:
-    """Sets of as few domains as hold ``need``: every such set while they are few, else largest first."""
-    names = sorted(sizes, key=lambda name: (-sizes[name], name))
-    total = count = 0
-    while total < need:
-        total += sizes[names[count]]
-        count += 1
-    if count == 1:
-        yield from ((name,) for name in names if sizes[name] >= need)
+        yield subset(room, cells, need)
         return
+    racks, blocks = room.index.cell_rack[cells], room.index.cell_block[cells]
+    if racks[0] == racks[-1] and len(np.unique(racks)) == 1:
+        yield _in_rack(room, cells, need)
+        return
+    in_rack = np.bincount(racks, weights=room.available[cells])
+    if in_rack.max() >= need:
+        yield from best_of_domains(room, cells, racks, need)
+        return
+    in_block = np.bincount(blocks, weights=room.available[cells])
+    for chosen in _fewest(in_block, need):
+        inside = cells[np.isin(blocks, chosen)]
+        racks_inside = room.index.cell_rack[inside]
+        for some in _fewest(np.bincount(racks_inside, weights=room.available[inside]), need):
+            yield _in_rack(room, inside[np.isin(racks_inside, some)], need)
+
+
+def best_of_domains(room: Room, cells: IntArray, domain_of: IntArray, need: int) -> Iterator[Take]:
+    """The best choices of those domains that could hold the best of all; each domain may span racks."""
+    if (domain_of == domain_of[0]).all():
+        found = cover(room, cells, need)
+        if found is not None:
+            yield found
+        return
+    best: tuple[Key, tuple[int, ...]] | None = None
+    for bound, domain in least_units(room, cells, domain_of, need):
+        if best is not None and bound > best[0][:4]:
+            return
+        take = cover(room, cells[domain_of == domain], need)
+        if take is None:
+            continue
+        key = room.key_of(take)
+        if best is None or key < best:
+            best = key
+            yield take
+        if not room.spread and room.index.uniform and key[0][:4] == bound and key[0][6:] == _PERFECT:
+            return
+
+
+def least_units(
+    room: Room, cells: IntArray, domain_of: IntArray, need: int
+) -> list[tuple[tuple[int, int, int, int], int]]:
+    """Per domain that holds ``need``: lower bounds of (blocks, racks, groups, nodes), in ascending order."""
+    index, sizes = room.index, room.available[cells]
+    domains = np.flatnonzero(np.bincount(domain_of, weights=sizes) >= need)
+    if not len(domains):
+        return []
+    groups = index.cell_group[cells]
+    # Every GPU without NVLink is a group of its own; as a bound, one such cell counts as one.
+    of_group = np.where(groups == NO_GROUP, len(index.groups) + cells, groups)
+    least = [
+        _least(domain_of, unit_of, sizes, need, domains)
+        for unit_of in (index.cell_block[cells], index.cell_rack[cells], of_group, index.cell_node[cells])
+    ]
+    return sorted(zip(zip(*least, strict=True), domains.tolist(), strict=True))
+
+
+def _least(domain_of: IntArray, unit_of: IntArray, sizes: IntArray, need: int, domains: IntArray) -> list[int]:
+    """How many units (groups, nodes) at least hold ``need`` in each of the domains: the largest first."""
+    pairs, place = np.unique(domain_of * (int(unit_of.max()) + 1) + unit_of, return_inverse=True)
+    size = np.bincount(place, weights=sizes)
+    domain = pairs // (int(unit_of.max()) + 1)
+    order = np.lexsort((-size, domain))
+    size, domain = size[order], domain[order]
+    running = np.cumsum(size)
+    first = np.searchsorted(domain, domains)
+    before = running[first] - size[first]
+    return (np.searchsorted(running, before + need) - first + 1).tolist()  # type: ignore[no-any-return]
+
+
+def _fewest(sizes: np.ndarray[tuple[int], np.dtype[np.float64]], need: int) -> Iterator[tuple[int, ...]]:
+    """Sets of as few domains as hold ``need``, largest first, while they are not too many."""
+    names = [int(name) for name in np.argsort(-sizes, kind="stable") if sizes[name] > 0]
+    total, count = 0.0, 0
+    while total < need:
+        total += float(sizes[names[count]])
+        count += 1
     tried = 0
     for chosen in combinations(names, count):
-        if tried == EXACT_SETS:
-            return
-        tried += 1
-        if sum(sizes[name] for name in chosen) >= need:
+        if sum(float(sizes[name]) for name in chosen) >= need:
             yield chosen
+        tried += 1
+        if tried >= _SETS:
+            return
 
 
-def _subsets(room: Room, cells: list[int], need: int) -> Iterator[Take]:
-    """Every set of cells that holds ``need``, each with the best split between its cells."""
-    sizes = [int(room.available[cell]) for cell in cells]
-    by_memory = sorted(
-        range(len(cells)), key=lambda place: (int(room.index.cell_memory[cells[place]]), place)
-    )
-    for mask in range(1, 1 << len(cells)):
-        chosen = [place for place in by_memory if mask >> place & 1]
-        if len(chosen) > need or sum(sizes[place] for place in chosen) < need:
-            continue
-        spare = need - len(chosen)
-        counts: list[tuple[int, int]] = []
-        for place in chosen:
-            more = min(spare, sizes[place] - 1)
-            spare -= more
-            counts.append((cells[place], 1 + more))
-        yield tuple(sorted(counts))
+def _in_rack(room: Room, cells: IntArray, need: int) -> Take:
+    """The choice in one rack, or in racks of which each is needed."""
+    if len(cells) <= EXACT_CELLS:
+        return subset(room, cells, need)
+    return tight(room.index, room.available, cells, need)
 
 
-def greedy(room: Room, cells: list[int], need: int) -> Take:
-    """Few groups, then few nodes: the fullest first, the last one the tightest that holds the rest."""
-    index, available = room.index, room.available
-    units: dict[tuple[int, int], list[int]] = {}
-    for cell in cells:
-        group, node = int(index.cell_group[cell]), int(index.cell_node[cell])
-        units.setdefault((group, 0) if group != NO_GROUP else (NO_GROUP, node), []).append(cell)
-    size = {unit: sum(int(available[cell]) for cell in held) for unit, held in units.items()}
-    taken: dict[int, int] = {}
-    order = sorted(units, key=lambda unit: (unit[0] == NO_GROUP, -size[unit], units[unit][0]))
-    while need:
-        fitting = [unit for unit in order if size[unit] >= need and unit[0] != NO_GROUP] or [
-            unit for unit in order if size[unit] >= need
-        ]
-        unit = min(fitting, key=lambda one: (size[one], units[one][0])) if fitting else order[0]
-        order.remove(unit)
-        for cell in sorted(units[unit], key=lambda one: (-int(available[one]), one)):
-            count = min(need, int(available[cell]))
-            if count:
-                taken[cell] = count
-                need -= count
-    return tuple(sorted(taken.items()))
+# ---- small regions -----------------------------------------------------------------------------------------
+
+
+@cache
+def _masks(count: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    bits = np.arange(1, 1 << count)[:, None] >> np.arange(count) & 1
+    return bits.astype(bool)
+
+
+def subset(room: Room, cells: IntArray, need: int) -> Take:
+    """The best set of cells that holds ``need``, with the best split between them: all sets are compared."""
+    sizes = room.available[cells]
+    masks = _masks(len(cells))
+    sums = masks @ sizes
+    masks = masks[(sums >= need) & (masks.sum(axis=1) <= need)]
+    keys = _set_keys(room, cells, masks)
+    ahead = np.ones(len(masks), dtype=bool)
+    for key in keys:
+        least = key[ahead].min()
+        ahead &= key == least
+    choices = [_split(room, cells, mask, need) for mask in masks[ahead]]
+    found = room.best(choices)
+    assert found is not None  # noqa: S101 - some set holds enough, the caller has counted
+    return found
+
+
+def _set_keys(room: Room, cells: IntArray, masks: np.ndarray) -> Iterator[np.ndarray]:
+    """The part of the order that is known from the cells touched alone, up to the first key that is not."""
+    index = room.index
+    groups, nodes = index.cell_group[cells], index.cell_node[cells]
+    linked, islands = groups != NO_GROUP, groups == NO_GROUP
+    yield _touched(masks, index.cell_block[cells])[0]
+    yield _touched(masks, index.cell_rack[cells])[0]
+    if linked.any() and islands.any():
+        return
+    in_group = (np.zeros(len(masks)), np.zeros(len(masks)))
+    if linked.all():
+        in_group = _touched(masks, groups, room.group_free)
+        yield in_group[0]
+    in_node = _touched(masks, nodes, room.node_free)
+    yield in_node[0]
+    bandwidth = np.where(masks, index.cell_bandwidth[cells], np.inf).min(axis=1)
+    yield -bandwidth
+    if len(set(index.cell_memory[cells].tolist())) > 1:
+        return
+    sign = -1 if room.spread else 1
+    yield sign * in_group[1]
+    yield sign * in_node[1]
+
+
+def _touched(
+    masks: np.ndarray,
+    unit_of: IntArray,
+    free: IntArray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Per set, how many units (nodes, racks, ...) its cells lie in, and how much is free in these."""
+    units, place = np.unique(unit_of, return_inverse=True)
+    incidence = np.zeros((len(unit_of), len(units)), dtype=np.int64)
+    incidence[np.arange(len(unit_of)), place] = 1
+    touched = (masks.astype(np.int64) @ incidence) > 0
+    return touched.sum(axis=1), touched @ (free[units] if free is not None else np.zeros(len(units)))
+
+
+def _split(room: Room, cells: IntArray, mask: np.ndarray, need: int) -> Take:
+    """One GPU from each cell of the set, the rest from NVLink groups first, then where memory is least."""
+    index = room.index
+    chosen = cells[mask].tolist()
+    order = sorted(chosen, key=lambda cell: (index.cell_group[cell] == NO_GROUP, index.cell_memory[cell], cell))
+    spare = need - len(chosen)
+    counts: dict[int, int] = {}
+    for cell in order:
+        more = min(spare, int(room.available[cell]) - 1)
+        spare -= more
+        counts[cell] = 1 + more
+    return tuple(sorted(counts.items()))

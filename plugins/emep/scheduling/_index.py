@@ -136,6 +136,8 @@ class ClusterIndex:
             ranks[pair] for pair in zip(-self.cell_bandwidth, self.cell_memory, strict=True)
         )
         """Rank of (high bandwidth, little memory): 0 is taken first."""
+        self.uniform = len(ranks) <= 1
+        """Whether all GPUs are alike in memory and network."""
         parts = [(cell[0], cell[1]) for cell in cells if cell[1] != NO_GROUP]
         self.has_mixed_groups = len(set(parts)) != len(parts)
         """Whether some node has GPUs of two kinds in one group."""

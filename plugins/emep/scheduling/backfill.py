@@ -142,10 +142,10 @@ def _node_costs(request: Request, room: Room, inside: BoolArray, coming: IntArra
 def _take_sparing(request: Request, room: Room, inside: BoolArray, coming: IntArray) -> Take | None:
     index = room.index
     if not request.node_count:
-        return _fill(room, np.flatnonzero(inside).tolist(), coming, request.gpus)
+        return _fill(room, np.flatnonzero(inside), coming, request.gpus)
     chosen: list[tuple[int, int]] = []
     for _, node in _node_costs(request, room, inside, coming)[: request.node_count]:
-        cells = np.flatnonzero(inside & (index.cell_node == node)).tolist()
+        cells = np.flatnonzero(inside & (index.cell_node == node))
         share = _fill(room, cells, coming, request.per_node)
         if share is None:
             return None
@@ -153,7 +153,7 @@ def _take_sparing(request: Request, room: Room, inside: BoolArray, coming: IntAr
     return tuple(sorted(chosen))
 
 
-def _fill(room: Room, cells: list[int], coming: IntArray, need: int) -> Take | None:
+def _fill(room: Room, cells: IntArray, coming: IntArray, need: int) -> Take | None:
     """All from what comes free if that is enough, else all of that and the rest from what is free now."""
     soon = np.minimum(coming, room.available)
     in_time = int(soon[cells].sum())
@@ -162,7 +162,7 @@ def _fill(room: Room, cells: list[int], coming: IntArray, need: int) -> Take | N
     rest = cover(_with(room, room.available - soon), cells, need - in_time)
     if rest is None:
         return None
-    counts = {cell: int(soon[cell]) for cell in cells if soon[cell]}
+    counts = {cell: int(soon[cell]) for cell in cells.tolist() if soon[cell]}
     for cell, count in rest:
         counts[cell] = counts.get(cell, 0) + count
     return tuple(sorted(counts.items()))

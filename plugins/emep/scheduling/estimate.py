@@ -32,7 +32,7 @@ class Estimator:
     def __init__(self, cycle: Cycle) -> None:
         self._cycle = cycle
         self._own: dict[Request, float] = {}
-        self._tables: dict[object, tuple[FloatArray, np.ndarray]] = {}  # type: ignore[type-arg]
+        self._tables: dict[object, tuple[FloatArray, np.ndarray]] = {}
         self._lines: dict[str, _Line] = {}
 
     def estimate_all(self) -> dict[str, Estimate]:
@@ -86,7 +86,7 @@ class Estimator:
         order = np.lexsort((ready, domains.domain_of_part[parts]))
         return _kth_in_any(ready[order], domains.domain_of_part[parts][order], request.node_count)
 
-    def _table(self, request: Request, pool: str, key_of_cell: np.ndarray, kind: object) -> tuple[FloatArray, np.ndarray]:  # type: ignore[type-arg]
+    def _table(self, request: Request, pool: str, key_of_cell: np.ndarray, kind: object) -> tuple[FloatArray, np.ndarray]:
         """Release times of the GPUs the request could use, sorted by domain, then time."""
         board, index = self._cycle.board, self._cycle.index
         wanted = (request.filter_for(pool), kind)
@@ -177,7 +177,7 @@ class _Line:
         return start
 
 
-def _kth_in_each(times: FloatArray, of: np.ndarray, count: int) -> tuple[FloatArray, np.ndarray]:  # type: ignore[type-arg]
+def _kth_in_each(times: FloatArray, of: np.ndarray, count: int) -> tuple[FloatArray, np.ndarray]:
     """For each domain with at least ``count`` entries the ``count``-th time, and the domains."""
     if not len(of):
         return times, of
@@ -186,7 +186,7 @@ def _kth_in_each(times: FloatArray, of: np.ndarray, count: int) -> tuple[FloatAr
     return times[first[large] + count - 1], names[large]
 
 
-def _kth_in_any(times: FloatArray, of: np.ndarray, count: int) -> float:  # type: ignore[type-arg]
+def _kth_in_any(times: FloatArray, of: np.ndarray, count: int) -> float:
     """The earliest time at which some domain has ``count`` entries; inf if none ever has."""
     ready, _ = _kth_in_each(times, of, count)
     return float(ready.min(initial=math.inf))

@@ -117,9 +117,7 @@ class Explainer:
         board, cycle = self._cycle.board, self._cycle
         mine = board.promised[job.id]
         going = mine[board.occupied[mine]]
-        owners = sorted(
-            {name for name, gpus in board.allocated.items() if len(np.intersect1d(gpus, going, True))}
-        )
+        owners = sorted(cycle.snapshot.allocations[one].job.id for one in set(board.owner[going].tolist()))
         rest = max(0.0, board.release_of(job.id) - cycle.now)
         text = (
             f"{len(mine)} GPUs are held for it; {len(going)} of them come free when "
@@ -208,7 +206,7 @@ class Explainer:
         self._out_of_service(facts, eligible[index.gpu_cell])
         return facts
 
-    def _gpu_shortage(self, request: Request, facts: Facts, free: np.ndarray) -> None:  # type: ignore[type-arg]
+    def _gpu_shortage(self, request: Request, facts: Facts, free: np.ndarray) -> None:
         index, need = self._cycle.index, request.gpus
         if facts.free < need:
             text = f"needs {need} GPUs, {facts.free} free in pool {facts.pool}"
@@ -231,7 +229,7 @@ class Explainer:
                 text = f"needs {request.node_count} nodes with {request.per_node} free GPUs each, {most} have them"
                 facts.reasons.append(Reason(ReasonCode.NO_TOPOLOGY_DOMAIN, text))
 
-    def _out_of_service(self, facts: Facts, eligible: np.ndarray) -> None:  # type: ignore[type-arg]
+    def _out_of_service(self, facts: Facts, eligible: np.ndarray) -> None:
         out = np.flatnonzero(eligible & ~self._cycle.index.gpu_usable)
         kinds = self._cycle.index.count_states(out.tolist())
         words = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
@@ -239,7 +237,7 @@ class Explainer:
             text = f"{len(out)} of the {int(eligible.sum())} GPUs it could use take no work: {words}"
             facts.reasons.append(Reason(ReasonCode.UNHEALTHY_GPUS, text))
 
-    def _host_shortage(self, request: Request, facts: Facts, free: np.ndarray) -> None:  # type: ignore[type-arg]
+    def _host_shortage(self, request: Request, facts: Facts, free: np.ndarray) -> None:
         board, index = self._cycle.board, self._cycle.index
         if fits(request, index, board.capped(request, free)):
             return

@@ -14,8 +14,8 @@ from math import comb
 
 import numpy as np
 
-from emep.scheduling._cover import Room, Take, cover
-from emep.scheduling._index import NO_GROUP, ClusterIndex, IntArray
+from emep.scheduling._cover import Room, Take, best_of_domains, cover
+from emep.scheduling._index import NO_GROUP, ClusterIndex, Domains, IntArray
 from emep.scheduling.eligibility import Request
 
 _EXACT_NODE_SETS = 2000
@@ -24,11 +24,11 @@ _EXACT_NODE_SETS = 2000
 
 def place(request: Request, room: Room) -> Take | None:
     """Where the request goes in the cells that are available; None where it does not fit."""
-    if int(room.available.sum()) < request.gpus:
-        return None
     quick = _in_one_cell(request, room)
     if quick is not None:
         return quick
+    if not fits(request, room.index, room.available):
+        return None
     for nvlink, level in request.attempts:
         found = _place_within(request, room, nvlink, level)
         if found is not None:
@@ -77,12 +77,30 @@ _LARGE = _SHIFT - 1
 
 
 def _place_within(request: Request, room: Room, nvlink: bool, level: str | None) -> Take | None:
-    index = room.index
-    domain_of = domains_at(index, level)
-    in_group = room.best(_group_choices(request, room, domain_of))
+    """One NVLink group if one holds it, else (where that is allowed) the best of all else in the level."""
+    in_group = room.best(_choices(request, room, room.index.domains(True, level)))
     if in_group is not None or nvlink:
         return in_group
-    return room.best(_domain_choices(request, room, domain_of))
+    if request.gpus == 1 or request.node_count or level is not None:
+        return room.best(_choices(request, room, room.index.domains(False, level)))
+    return cover(room, np.flatnonzero(room.available > 0), request.gpus)
+
+
+def _choices(request: Request, room: Room, domains: Domains) -> Iterator[Take]:
+    """The best choice of each domain that could hold the best of all."""
+    cells = np.flatnonzero((room.available > 0) & (domains.of_cell >= 0))
+    domain_of = domains.of_cell[cells]
+    if not len(cells):
+        return
+    if request.node_count:
+        whole = domains.domain_of_part[domains.part_sums(room.available) >= request.per_node]
+        counts = np.bincount(whole) if len(whole) else np.zeros(0)
+        for domain in np.flatnonzero(counts >= request.node_count).tolist():
+            found = _on_exact_nodes(request, room, cells[domain_of == domain])
+            if found is not None:
+                yield found
+        return
+    yield from best_of_domains(room, cells, domain_of, request.gpus)
 
 
 def domains_at(index: ClusterIndex, level: str | None) -> IntArray:
@@ -96,46 +114,14 @@ def domains_at(index: ClusterIndex, level: str | None) -> IntArray:
     return np.zeros(index.cell_count, dtype=np.int64)
 
 
-def _group_choices(request: Request, room: Room, domain_of: IntArray) -> Iterator[Take]:
-    """Choices inside one NVLink group and one domain."""
-    index = room.index
-    if request.gpus == 1 and not request.nvlink:
-        grouped = np.flatnonzero(room.available > 0)
-    else:
-        grouped = np.flatnonzero((room.available > 0) & (index.cell_group != NO_GROUP))
-    regions: dict[tuple[int, int, int], list[int]] = {}
-    for cell in grouped.tolist():
-        group = int(index.cell_group[cell])
-        regions.setdefault((int(domain_of[cell]), group, cell if group == NO_GROUP else -1), []).append(cell)
-    for cells in regions.values():
-        found = _choose(request, room, cells)
-        if found is not None:
-            yield found
-
-
-def _domain_choices(request: Request, room: Room, domain_of: IntArray) -> Iterator[Take]:
-    cells = np.flatnonzero(room.available > 0)
-    sizes = np.bincount(domain_of[cells], weights=room.available[cells])
-    for domain in np.flatnonzero(sizes >= request.gpus).tolist():
-        found = _choose(request, room, cells[domain_of[cells] == domain].tolist())
-        if found is not None:
-            yield found
-
-
-def _choose(request: Request, room: Room, cells: list[int]) -> Take | None:
-    if request.node_count:
-        return _on_exact_nodes(request, room, cells)
-    return cover(room, cells, request.gpus)
-
-
-def _on_exact_nodes(request: Request, room: Room, cells: list[int]) -> Take | None:
+def _on_exact_nodes(request: Request, room: Room, cells: IntArray) -> Take | None:
     """The same number of GPUs on each of exactly ``node_count`` nodes."""
-    by_node: dict[int, list[int]] = {}
-    for cell in cells:
-        by_node.setdefault(int(room.index.cell_node[cell]), []).append(cell)
+    need = request.per_node
+    nodes = room.index.cell_node[cells]
+    held = np.bincount(nodes, weights=room.available[cells])
     shares: dict[int, Take] = {}
-    for node, held in by_node.items():
-        share = cover(room, held, request.per_node)
+    for node in np.flatnonzero(held >= need).tolist():
+        share = cover(room, cells[nodes == node], need)
         if share is not None:
             shares[node] = share
     if len(shares) < request.node_count:
