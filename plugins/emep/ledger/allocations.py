@@ -188,7 +188,7 @@ class Allocations(LedgerBase):
             if allocation.state == AllocationState.RELEASED.value and allocation.epoch == end.epoch:
                 if allocation.exit_code != end.exit_code:
                     raise ConflictError(
-                        f"allocation {allocation_id} has ended already, with exit code {allocation.exit_code}",
+                        f"allocation {allocation_id} has ended, with exit code {allocation.exit_code}",
                         field="exit_code",
                     )
                 return job_view(tx.session, job)

@@ -1,0 +1,31 @@
+"""The whole test run has an Airflow home of its own, so that no test reads or writes the developer's.
+
+This must happen before anything imports Airflow, which reads its configuration at import.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_HOME = tempfile.mkdtemp(prefix="emep-tests-")
+atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
+
+_PASSWORDS = Path(_HOME) / "passwords.json"
+_PASSWORDS.write_text('{"admin": "admin", "op": "op", "emep": "emep", "alice": "alice", "viewer": "viewer"}')
+
+os.environ.update(
+    AIRFLOW_HOME=_HOME,
+    AIRFLOW__CORE__LOAD_EXAMPLES="False",
+    AIRFLOW__CORE__DAGS_FOLDER=str(ROOT / "dags"),
+    AIRFLOW__CORE__PLUGINS_FOLDER=str(ROOT / "plugins"),
+    AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS="admin:admin,op:op,emep:user,alice:user,viewer:viewer",
+    AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE=str(_PASSWORDS),
+    AIRFLOW__API_AUTH__JWT_SECRET="test-secret-" * 8,
+    AIRFLOW__DATABASE__EXTERNAL_DB_MANAGERS="emep.db.EmepDBManager",
+)
+os.environ.pop("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", None)
