@@ -23,7 +23,7 @@ class InputError(ValueError):
 def nearest(word: str, valid: Iterable[str]) -> str:
     """The end of a sentence about an unknown word: the nearest valid one, else a few of those there are."""
     choices = list(valid)
-    close = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word, choices, n=1, cutoff=0.4)
     if close:
         return f"did you mean {close[0]!r}?"
     shown = ", ".join(choices[:24])
