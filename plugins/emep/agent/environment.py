@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from emep.api.schemas import StartOrder
+from emep.client.credentials import LEASE_PREFIX
 
 INHERITED = frozenset(
     {
@@ -44,7 +45,8 @@ def engine_environment(
     granted = {
         "EMEP_API_URL": api_url,
         "EMEP_ALLOCATION_ID": order.allocation_id,
-        "EMEP_LEASE_TOKEN": order.lease_token,
+        # Without the prefix that makes a bearer of it: whoever uses the token adds that.
+        "EMEP_LEASE_TOKEN": order.lease_token.removeprefix(LEASE_PREFIX),
         "EMEP_LEASE_EPOCH": str(order.epoch),
         "EMEP_RESULT_PATH": result_path,
         "EMEP_GPU_INDICES": ",".join(str(gpu.index) for gpu in order.gpus),

@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Command -> (module, one line). A module has ``add_arguments`` and ``run``."""
 
+_WITHOUT_API = frozenset({"simulate"})
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 
 
@@ -44,7 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(command)
-    return _run(module.run, command.parse_args(rest))
+    args = command.parse_args(rest)
+    if name not in _WITHOUT_API:
+        from emep.cli.quick import import_httpx
+
+        import_httpx()
+    return _run(module.run, args)
 
 
 def _run(run: object, args: argparse.Namespace) -> int:

@@ -64,7 +64,7 @@ def print_json(document: Any) -> None:
     print()
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, header: bool = True) -> None:
     """A table with as much of the last column as fits; a column ``>NAME`` is set to the right."""
     from rich.console import Console
     from rich.table import Table
@@ -72,7 +72,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
 
     # Into a pipe nothing is cut: whoever reads that has no screen's edge.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
-    table = Table(box=None, pad_edge=False, title=title, title_justify="left", header_style="bold")
+    table = Table(box=None, pad_edge=False, show_header=header, header_style="bold")
     for number, column in enumerate(columns):
         last = number == len(columns) - 1
         table.add_column(

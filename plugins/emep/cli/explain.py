@@ -26,16 +26,15 @@ def run(args: argparse.Namespace) -> int:
         print_json(answer)
         return 0
     print(answer["sentence"])
-    print()
-    print_table(["", ""], [[f"{name}:", value] for name, value in facts(answer)])
+    if answer["state"] == "pending":
+        print()
+        print_table(["fact", "value"], [[f"{name}:", value] for name, value in facts(answer)], header=False)
     return 0
 
 
 def facts(answer: dict[str, Any]) -> list[tuple[str, object]]:
     """What the explanation says, each with its name."""
-    known: list[tuple[str, object]] = [("job", answer["job_id"]), ("state", answer["state"])]
-    if answer["position"] is not None:
-        known.append(("position", answer["position"]))
+    known: list[tuple[str, object]] = [("position", answer["position"])]
     known += [(reason["code"], reason["text"]) for reason in answer["reasons"]]
     known += [
         ("class value", answer["class_value"]),

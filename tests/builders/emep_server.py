@@ -1,0 +1,129 @@
+"""EMEP's real API as a process of its own: the ledger on SQLite, the scheduler, Airflow's own logins.
+
+``python emep_server.py DIR PORT`` serves the app that the plugin mounts, beside Airflow's auth manager,
+without the rest of Airflow. ``EmepServer`` starts that process, ends it, and starts it again on the same data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+AGENT_SECRET = "enrol-me-in-tests"
+USERS = {"admin": "admin-password", "viewer": "viewer-password"}
+
+
+def serve(folder: Path, port: int) -> None:
+    """Serve until SIGTERM."""
+    (folder / "passwords.json").write_text(json.dumps(USERS))
+    os.environ.update(
+        {
+            "AIRFLOW_HOME": str(folder),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(folder / "passwords.json"),
+            "AIRFLOW__API_AUTH__JWT_SECRET": "a secret of this test server only",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db",
+        }
+    )
+    import contextlib
+    from collections.abc import AsyncIterator
+
+    import uvicorn
+    from airflow.api_fastapi.app import init_auth_manager
+    from airflow.models.revoked_token import RevokedToken
+    from airflow.settings import get_engine
+    from fastapi import FastAPI
+    from tests.builders.ledger import make_settings, sqlite_engine
+
+    from emep.api.app import create_app
+    from emep.api.runtime import Runtime
+    from emep.ledger.tables import Base
+    from emep.policy import default_policy
+
+    engine = sqlite_engine(str(folder / "emep.db"))
+    Base.metadata.create_all(engine)
+    files = {
+        name: (folder / name.split("_")[0]).as_uri()
+        for name in ("checkpoint_uri", "artifact_uri", "tracker_uri")
+    }
+    settings = make_settings(agent_token=AGENT_SECRET, tick_seconds=0.2, **files)
+    policy = default_policy()
+    emep = create_app(Runtime.build(engine, settings, policy=lambda: policy))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with emep.router.lifespan_context(emep):
+            yield
+
+    # The one table of Airflow's that its logins look into.
+    RevokedToken.__table__.create(get_engine(), checkfirst=True)
+    outer = FastAPI(lifespan=lifespan)
+    init_auth_manager(outer)
+    outer.mount("/emep", emep)
+    uvicorn.run(outer, host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=2)
+
+
+class EmepServer:
+    """The server's process, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, patience: float = 90.0) -> EmepServer:
+        """Start it; returns once it answers. Raises RuntimeError with its output if it does not."""
+        root = Path(__file__).parents[2]
+        log = self.folder / "server.log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.builders.emep_server", str(self.folder), str(self.port)],
+                cwd=root,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + patience
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError(f"the server did not start:\n{log.read_text()[-4000:]}")
+            time.sleep(0.1)
+        return self
+
+    def _answers(self) -> bool:
+        import httpx
+
+        try:
+            return httpx.get(f"{self.url}/emep/health", timeout=2).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def stop(self) -> None:
+        """End it; its data stay."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._process = None
+
+    def environment(self, user: str = "admin") -> dict[str, str]:
+        """What a command line needs to call it."""
+        return {"EMEP_API_URL": self.url, "EMEP_USERNAME": user, "EMEP_PASSWORD": USERS[user]}
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]), int(sys.argv[2]))
