@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from emep.policy import Policy
-from emep.scheduling._index import ClusterIndex
+from emep.scheduling import ClusterIndex, plan
 from emep.scheduling.model import Hold, Node, Plan, Snapshot
-from emep.scheduling.plan import plan
 from emep.simulation.engine import Progress, Simulation
 from emep.simulation.failures import Failure
 from emep.simulation.jobs import JobSpec
