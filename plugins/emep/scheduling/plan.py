@@ -185,7 +185,9 @@ class Cycle:
             if take is not None:
                 allowed = self.board.free
                 blocked = self.board.blocked_gpus(end)
-                gpus = self.board.pick(take, allowed if blocked is None else allowed & ~blocked)
+                # One that ends in time takes reserved GPUs first: the others are all that longer jobs may use.
+                reserved = self.board.blocked_gpus(math.inf)
+                gpus = self.board.pick(take, allowed if blocked is None else allowed & ~blocked, reserved)
                 self._start(job, gpus, pool, end, "fits")
                 return True
         self._failed[key] = end
