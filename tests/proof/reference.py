@@ -21,9 +21,9 @@ Key = tuple[object, ...]
 # ---- the cluster ----
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Place:
-    """One GPU and everything that placement asks about it."""
+    """One GPU and everything that placement asks about it; the same GPU is the same object."""
 
     id: GpuId
     group: str
@@ -96,7 +96,7 @@ def within(chosen: Sequence[Place], level: str | None) -> bool:
     if level is None:
         return True
     if level == "nvlink":
-        return len({place.group for place in chosen}) == 1
+        return len({place.group for place in chosen}) == 1 and all(place.linked for place in chosen)
     name = {"node": "node", "rack": "rack", "block": "block"}[level]
     if name == "node":
         return len({place.id.node for place in chosen}) == 1
