@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, event, select
 
 from emep.api.schemas import (
     Completion,
@@ -23,7 +23,7 @@ from emep.ledger.database import Database
 from emep.ledger.jobs import Submitter
 from emep.ledger.planner import Cycle, Planner
 from emep.ledger.service import LedgerService
-from emep.ledger.tables import Base
+from emep.ledger.tables import AllocationGpu, Base, Event
 from emep.policy import Policy, default_policy
 from emep.settings import Settings
 
@@ -156,6 +156,10 @@ class Bench:
         self.beat(job)
         return self.job(job)
 
+    def quiet(self, seconds: float, nodes: tuple[str, ...] = ("n0",)) -> None:
+        """Let time pass with reports of ``nodes`` and ticks, and no heartbeat of anybody."""
+        self.alive(seconds, nodes=nodes)
+
     def alive(
         self, seconds: float, *jobs: JobView, nodes: tuple[str, ...] = ("n0",), step: float = 10.0
     ) -> None:
@@ -169,3 +173,18 @@ class Bench:
             for job in jobs:
                 self.beat(job)
             self.ledger.tick()
+
+
+def holders(bench: Bench) -> dict[tuple[str, int], str]:
+    """Who holds each GPU now, out of the database."""
+    with bench.database.read() as session:
+        return {(row.node, row.gpu_index): row.allocation_id for row in session.scalars(select(AllocationGpu))}
+
+
+def events(bench: Bench, job: JobView | None = None) -> list[tuple[str, str]]:
+    """The audit as (event, reason code), of one job or of all."""
+    query = select(Event).order_by(Event.id)
+    if job is not None:
+        query = query.where(Event.job_id == job.id)
+    with bench.database.read() as session:
+        return [(row.event, row.reason_code) for row in session.scalars(query)]

@@ -1,0 +1,246 @@
+"""Registration, health, and orders."""
+
+from __future__ import annotations
+
+import pytest
+from tests.builders.ledger import Bench, events
+
+from emep.api.schemas import GpuHealth, GpuReport, HealthReport, JobState, NodeRequest, RunningAllocation, StartOrder
+from emep.exceptions import ConflictError, InvalidError, NotFoundError
+
+
+def states(bench: Bench, name: str = "n0") -> list[str]:
+    return [gpu.state for gpu in bench.ledger.nodes(name)[0].gpus]
+
+
+def test_a_node_is_known_by_its_description(bench: Bench) -> None:
+    view = bench.node("n0", gpus=2, rack="r1", block="b1", labels={"zone": "a"}, network_bandwidth_gbps=400)
+    assert (view.rack, view.block, view.labels, view.alive) == ("r1", "b1", {"zone": "a"}, True)
+    assert [gpu.nvlink_group_id for gpu in view.gpus] == ["n0-g0", "n0-g0"]
+    assert [node.name for node in bench.ledger.nodes()] == ["n0"]
+
+
+def test_the_same_name_again_replaces_the_description_and_keeps_health(bench: Bench) -> None:
+    bench.node(gpus=3)
+    for _ in range(3):
+        bench.report("n0", bad=(1,))
+    view = bench.node(gpus=2, rack="other")
+    assert view.rack == "other"
+    assert states(bench) == ["healthy", "unhealthy"]
+
+
+def test_a_gpu_that_a_job_holds_cannot_be_described_away(bench: Bench) -> None:
+    bench.node(gpus=2)
+    bench.running(gpu_count=2)
+    with pytest.raises(ConflictError, match="held by a job"):
+        bench.node(gpus=1)
+    assert len(bench.ledger.nodes("n0")[0].gpus) == 2
+
+
+def test_two_live_nodes_cannot_offer_one_gpu(bench: Bench) -> None:
+    bench.node("n0", gpus=1)
+    stolen = NodeRequest(name="n1", gpus=[GpuReport(index=0, uuid="GPU-n0-0")])
+    with pytest.raises(ConflictError, match="belongs to node n0"):
+        bench.ledger.register_node(stolen)
+    bench.clock.advance(61)
+    assert bench.ledger.register_node(stolen).gpus[0].uuid == "GPU-n0-0"
+    assert bench.ledger.nodes("n0")[0].gpus == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        ([{"index": 0, "uuid": "a"}, {"index": 0, "uuid": "b"}], r"gpus\[1\].index"),
+        ([{"index": 0, "uuid": "a"}, {"index": 1, "uuid": "a"}], r"gpus\[1\].uuid"),
+    ],
+)
+def test_a_gpu_comes_once(bench: Bench, gpus: list[dict[str, object]], words: str) -> None:
+    with pytest.raises(InvalidError, match=words):
+        bench.ledger.register_node(NodeRequest(name="n0", gpus=gpus))
+    with pytest.raises(NotFoundError):
+        bench.ledger.nodes("n0")
+
+
+# ---- health ----------------------------------------------------------------------------------------------
+
+
+def test_three_failed_checks_make_a_gpu_unhealthy_and_three_good_ones_bring_it_back(bench: Bench) -> None:
+    bench.node(gpus=2)
+    seen = []
+    for bad in [(1,), (1,), (1,), (), (), ()]:
+        bench.report("n0", bad=bad)
+        seen.append(states(bench)[1])
+    assert seen == ["healthy", "healthy", "unhealthy", "unhealthy", "unhealthy", "healthy"]
+
+
+def test_a_good_check_between_starts_the_count_again(bench: Bench) -> None:
+    bench.node(gpus=1)
+    for bad in [(0,), (0,), (), (0,), (0,)]:
+        bench.report("n0", bad=bad)
+    assert states(bench) == ["healthy"]
+
+
+def test_a_gpu_that_the_report_leaves_out_has_failed_its_check(bench: Bench) -> None:
+    bench.node(gpus=2)
+    for _ in range(3):
+        bench.report("n0", missing=(0,))
+    gpu = bench.ledger.nodes("n0")[0].gpus[0]
+    assert gpu.state == "unhealthy"
+    assert gpu.state_reason.startswith("no_report")
+
+
+def test_nothing_new_is_placed_on_an_unhealthy_gpu(bench: Bench) -> None:
+    bench.node(gpus=2)
+    for _ in range(3):
+        bench.report("n0", bad=(0,))
+    job = bench.submit(gpu_count=2)
+    bench.plan()
+    assert bench.job(job).state is JobState.PENDING
+    one = bench.submit(gpu_count=1)
+    bench.plan()
+    assert [gpu.index for gpu in bench.job(one).gpus] == [1]
+
+
+def test_the_job_on_a_gpu_reported_bad_yields_and_is_requeued(bench: Bench) -> None:
+    bench.node(gpus=2)
+    job = bench.running(gpu_count=2)
+    for _ in range(3):
+        bench.report("n0", bad=(0,))
+    assert bench.job(job).state is JobState.YIELDING
+    assert bench.beat(job).directive.value == "checkpoint_and_exit"
+    back = bench.complete(job, 75)
+    assert (back.state, back.requeues, back.preempted) == (JobState.PENDING, 1, False)
+
+
+def test_where_reports_are_merely_missing_running_work_goes_on(bench: Bench) -> None:
+    bench.node(gpus=1)
+    job = bench.running()
+    bench.alive(60, job, nodes=())
+    assert states(bench) == ["unhealthy"]
+    assert bench.job(job).state is JobState.RUNNING
+    assert not bench.ledger.nodes("n0")[0].alive
+    bench.alive(30, job)
+    assert states(bench) == ["healthy"]
+
+
+def test_a_report_names_gpus_that_the_node_has_and_each_once(bench: Bench) -> None:
+    bench.node(gpus=1)
+    with pytest.raises(InvalidError, match="no GPU 5"):
+        bench.ledger.report_health("n0", HealthReport(gpus=[GpuHealth(index=5)]))
+    with pytest.raises(InvalidError, match="twice"):
+        bench.ledger.report_health("n0", HealthReport(gpus=[GpuHealth(index=0), GpuHealth(index=0)]))
+    with pytest.raises(NotFoundError, match="register"):
+        bench.ledger.report_health("nosuch", HealthReport(gpus=[]))
+
+
+# ---- orders ----------------------------------------------------------------------------------------------
+
+
+def test_a_start_order_says_everything_the_agent_needs(bench: Bench) -> None:
+    bench.node()
+    bench.submit(gpu_count=2, cpu=4, memory="8Gi", checkpoint_key="dag/run/task", trace_id="a" * 32)
+    bench.plan()
+    (order,) = bench.poll("n0")
+    assert isinstance(order, StartOrder)
+    assert ([gpu.index for gpu in order.gpus], order.cpu, order.memory) == ([0, 1], 4.0, 8 * 1024**3)
+    environment = order.environment
+    assert environment["EMEP_ALLOCATION_ID"] == order.allocation_id
+    assert environment["EMEP_LEASE_EPOCH"] == "1"
+    assert environment["EMEP_CHECKPOINT_URI"].startswith("file:///tmp/checkpoints/dag-run-task-")
+    assert environment["TRACEPARENT"].startswith(f"00-{'a' * 32}-")
+    assert order.lease_token.startswith("emep-lease.")
+
+
+def test_a_start_order_is_repeated_until_the_agent_lists_it(bench: Bench) -> None:
+    bench.node()
+    job = bench.submit()
+    bench.plan()
+    assert [type(order) for order in bench.poll("n0")] == [StartOrder]
+    assert [type(order) for order in bench.poll("n0")] == [StartOrder]
+    assert bench.poll("n0", bench.job(job)) == []
+    bench.beat(bench.job(job))
+    assert bench.poll("n0") == [], "it runs: an agent that does not list it must not start it twice"
+
+
+def test_checkpoints_are_kept_under_the_same_folder_by_every_try(bench: Bench) -> None:
+    bench.node()
+    for _ in range(2):
+        bench.submit(checkpoint_key="dag/run/task")
+    bench.submit(checkpoint_key="dag/run-task")
+    bench.plan()
+    folders = [order.environment["EMEP_CHECKPOINT_URI"] for order in bench.poll("n0")]
+    assert folders[0] == folders[1] != folders[2]
+
+
+def test_a_gang_over_two_nodes_has_an_order_on_each(bench: Bench) -> None:
+    bench.node("n0", gpus=2)
+    bench.node("n1", gpus=2)
+    job = bench.submit(gpu_count=4, node_count=2, cpu=8)
+    bench.plan()
+    (first,), (second,) = bench.poll("n0"), bench.poll("n1")
+    assert {gpu.node for gpu in first.gpus} == {"n0"}
+    assert {gpu.node for gpu in second.gpus} == {"n1"}
+    assert (first.environment["NODE_RANK"], second.environment["NODE_RANK"]) == ("0", "1")
+    assert first.cpu == 4.0
+    bench.beat(bench.job(job))
+    assert [type(order) for order in bench.poll("n1")] == [StartOrder], "its other half still has to start"
+
+
+def test_what_an_agent_runs_that_nobody_ordered_is_stopped(bench: Bench) -> None:
+    bench.node()
+    listed = [RunningAllocation(allocation_id="ghost-3", epoch=3)]
+    bench.ledger.check_in("n0", listed)
+    (order,) = bench.ledger.orders("n0", listed)[0].orders
+    assert (order.kind, order.allocation_id, order.directive.value) == ("stop", "ghost-3", "abort")
+
+
+def test_work_that_has_completed_may_leave_by_itself(bench: Bench) -> None:
+    bench.node()
+    job = bench.running()
+    bench.complete(job)
+    assert bench.poll("n0", job) == []
+    bench.clock.advance(31)
+    (order,) = bench.poll("n0", job)
+    assert order.directive.value == "abort"
+
+
+def test_a_cpu_job_is_ordered_without_gpus(bench: Bench) -> None:
+    bench.node(gpus=0)
+    job = bench.submit(gpu_count=0, cpu=2)
+    bench.plan()
+    (order,) = bench.poll("n0")
+    assert order.gpus == []
+    bench.poll("n0", bench.job(job))
+    bench.beat(bench.job(job))
+    assert bench.complete(bench.job(job)).state is JobState.COMPLETED
+
+
+def test_jobs_of_other_runtimes_are_not_ordered_from_agents(bench: Bench) -> None:
+    bench.node()
+    job = bench.submit(runtime="external", spec=None)
+    bench.plan()
+    assert bench.job(job).state is JobState.STARTING
+    assert bench.poll("n0") == []
+
+
+def test_a_silent_node_gets_nothing_new(bench: Bench) -> None:
+    bench.node("n0")
+    bench.node("n1")
+    bench.quiet(40, nodes=("n1",))
+    job = bench.submit(gpu_count=4)
+    bench.plan()
+    assert bench.job(job).nodes == ["n1"]
+
+
+def test_a_node_that_is_gone_can_be_forgotten(bench: Bench) -> None:
+    bench.node("n0")
+    with pytest.raises(ConflictError, match="alive"):
+        bench.ledger.remove_node("n0", actor="op")
+    job = bench.running()
+    bench.alive(40, job, nodes=())
+    with pytest.raises(ConflictError, match="holds work"):
+        bench.ledger.remove_node("n0", actor="op")
+    bench.quiet(70, nodes=())
+    bench.ledger.remove_node("n0", actor="op")
+    assert bench.ledger.nodes() == []
+    assert ("node_removed", "") in events(bench)
