@@ -98,7 +98,7 @@ def worlds(draw: st.DrawFn, *, owners: bool = True) -> World:
 
 @st.composite
 def counted(draw: st.DrawFn) -> tuple[int, tuple[Work, ...]]:
-    """The conditions of the backfill properties: one class and entity, only numbers count, exact durations."""
+    """Conditions of the backfill properties: one class and entity, only numbers count, exact durations."""
     size = draw(st.integers(1, 12))
     works = tuple(
         work(f"j{number:02}", draw(st.integers(0, 60)), draw(st.integers(1, size)), draw(st.integers(1, 80)))

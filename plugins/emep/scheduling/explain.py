@@ -141,10 +141,12 @@ class Explainer:
         best = self._after.get(key)
         if best is None:
             best = self._after[key] = self._cycle.preemption.best_after(job, request, facts.pool)
-        if request.node_count or best >= request.gpus:
+        need = request.per_node or request.gpus
+        if best >= need:
             return found
         where = "NVLink group" if request.nvlink else request.level or f"placement in pool {facts.pool}"
-        text = f"; no {where} can offer {request.gpus} even after preemption (best {best})"
+        where = "node" if request.node_count else where
+        text = f"; no {where} can offer {need} even after preemption (best {best})"
         return [
             Reason(one.code, one.text + text) if one.code in _SHORTAGES and place == 0 else one
             for place, one in enumerate(_shortages_first(found))

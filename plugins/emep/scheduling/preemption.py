@@ -212,13 +212,14 @@ class Preemption:
         return base & self._open(end)
 
     def best_after(self, job: Job, request: Request, pool: str) -> int:
-        """GPUs that the best domain the job could use would offer even after all preemption allowed."""
+        """GPUs that the best domain (node, where the job names a number of nodes) could offer after preemption."""
         board, index = self._board, self._board.index
         offered = self._base(job, math.inf)
         for one in self.victims_for(job):
             offered[list(one.gpus)] = True
         cells = board.room_of(request, pool, offered & index.gpu_usable).available
-        sums = index.domains(request.nvlink, request.level).sums(cells)
+        domains = index.domains(request.nvlink, request.level)
+        sums = domains.part_sums(cells) if request.node_count else domains.sums(cells)
         return int(sums.max(initial=0))
 
     def carry_out(self, job: Job, choice: Choice) -> None:

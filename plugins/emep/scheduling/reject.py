@@ -211,10 +211,11 @@ def _with_nodes(request: Request, index: ClusterIndex, size: IntArray, pool: str
         )
         by_cpu = need > float(index.node_cpu[np.isfinite(index.node_cpu)].max(initial=np.inf))
         return (RejectCode.CPU if by_cpu else RejectCode.MEMORY), text, "cpu" if by_cpu else "memory"
-    fitting = int((np.bincount(index.cell_node, weights=size) >= max(request.per_node, 1)).sum())
+    by_node = np.bincount(index.cell_node, weights=size)
+    fitting = int((by_node >= max(request.per_node, 1)).sum())
     text = (
         f"node_count: needs {request.node_count} nodes with {request.per_node} GPUs each"
-        f"{_together(request)}, pool {pool} has {fitting} such nodes"
+        f"{_together(request)}, pool {pool} has {fitting} such nodes, the largest holds {int(by_node.max(initial=0))}"
     )
     return RejectCode.TOPOLOGY_TOO_SMALL, text, "node_count"
 
