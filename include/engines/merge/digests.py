@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,13 @@ def file_digests(layout: ModelLayout, stop: threading.Event | None = None) -> di
     for file in (layout.folder / "config.json", *layout.files):
         digests[file.name] = _digest(file, stop)
     return digests
+
+
+def digest_headers(layout: ModelLayout) -> str:
+    """SHA-256 over a model's config and its tensors' names, types and shapes: structure without content, at once."""
+    lines = [f"{info.name} {info.dtype.code} {list(info.shape)}" for info in layout.tensors.values()]
+    text = "\n".join([json.dumps(layout.config, sort_keys=True), *sorted(lines)])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class BackgroundDigests:

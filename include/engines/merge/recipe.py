@@ -23,7 +23,7 @@ from engines.merge.methods import METHODS, Base, Method, Scope
 from engines.merge.references import ModelRef, parse_reference
 from engines.merge.search import SearchParameter, search_parameters, start_values, substitute
 from engines.merge.settings import Setting, parse_setting
-from engines.merge.wording import check_keys, join, unknown, wrong
+from engines.merge.wording import check_keys, join, unknown, unknown_value, wrong
 
 __all__ = [
     "InputModel",
@@ -141,7 +141,7 @@ def load_recipe(recipe: Mapping[str, Any] | str) -> tuple[dict[str, Any], str | 
     if isinstance(recipe, Mapping):
         return dict(recipe), None
     text, file = recipe, None
-    if "\n" not in recipe and not recipe.lstrip().startswith("{"):
+    if not any(mark in recipe for mark in ("\n", ": ", "{")):
         file = recipe
         path = uri_to_path(recipe)
         try:
@@ -202,7 +202,7 @@ class _Parser:
         if name is None:
             raise wrong("merge_method", f"is missing; one of {', '.join(sorted(METHODS))}", self.file)
         if name not in METHODS:
-            raise unknown("merge method", name, METHODS, "", self.file)
+            raise unknown_value("merge method", name, METHODS, "merge_method", self.file)
         return METHODS[name]
 
     def _refuse_unsupported(self, data: Mapping[str, Any]) -> None:
@@ -320,7 +320,7 @@ class _Parser:
                 key, f"int64 would cut weights to whole numbers; one of {', '.join(DTYPES)}", self.file
             )
         if name not in DTYPES:
-            raise unknown("type", name, DTYPES, key, self.file)
+            raise unknown_value("type", name, DTYPES, key, self.file)
         return name
 
     def _tokenizer_source(self, data: Mapping[str, Any]) -> str | ModelRef | None:

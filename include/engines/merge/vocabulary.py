@@ -29,6 +29,11 @@ TOKENIZER_FILES = (
 _VOCABULARY_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
 
 
+def vocabulary_file(folder: Path) -> Path | None:
+    """The file that says which token has which id, None where the folder has none."""
+    return next((folder / name for name in _VOCABULARY_FILES if (folder / name).exists()), None)
+
+
 def check_vocabularies(folders: Sequence[Path], recipe_file: str | None = None) -> list[str]:
     """Refuse models whose tokens have different ids; returns warnings for folders without a tokenizer.
 
@@ -37,7 +42,7 @@ def check_vocabularies(folders: Sequence[Path], recipe_file: str | None = None) 
     warnings: list[str] = []
     known: list[tuple[Path, str]] = []
     for folder in folders:
-        file = next((folder / name for name in _VOCABULARY_FILES if (folder / name).exists()), None)
+        file = vocabulary_file(folder)
         if file is None:
             warnings.append(f"{folder} has no tokenizer file; its vocabulary cannot be compared")
         else:

@@ -12,14 +12,15 @@ from engines.contract import BadInputError
 def unknown(
     what: str, given: object, known: Iterable[str], where: str, file: str | None = None
 ) -> BadInputError:
-    """The error for a name that is not among ``known``: says the nearest one, and all of them."""
-    names = sorted(known)
-    close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
-    hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"
-    place = f"{where}.{given}" if where else str(given)
-    if close:
-        hint += f" (known: {', '.join(names)})"
-    return BadInputError(f"{_in(file)}{place}: unknown {what} '{given}'; {hint}", file=file, field=place)
+    """The error for a key that is not among ``known``: says the nearest one, and all of them."""
+    return wrong(join(where, str(given)), _unknown(what, given, known), file)
+
+
+def unknown_value(
+    what: str, given: object, known: Iterable[str], where: str, file: str | None = None
+) -> BadInputError:
+    """The error for a field whose value is not among ``known``."""
+    return wrong(where, _unknown(what, given, known), file)
 
 
 def wrong(where: str, message: str, file: str | None = None) -> BadInputError:
@@ -40,6 +41,13 @@ def join(where: str, key: str | int) -> str:
     if isinstance(key, int):
         return f"{where}[{key}]"
     return f"{where}.{key}" if where else key
+
+
+def _unknown(what: str, given: object, known: Iterable[str]) -> str:
+    names = sorted(known)
+    close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
+    hint = f"did you mean '{close[0]}'? (known: {', '.join(names)})" if close else f"known: {', '.join(names)}"
+    return f"unknown {what} '{given}'; {hint}"
 
 
 def _in(file: str | None) -> str:
