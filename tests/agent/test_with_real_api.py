@@ -1,0 +1,165 @@
+"""The agent, the real API with its scheduler, and real engines, all as processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.conftest import EMEP, STEPS_ENGINE, end_everything_of, gone, when_written
+from tests.builders.emep_server import AGENT_SECRET, EmepServer
+
+from emep.api.schemas import ENDED_STATES, JobRequest, JobState, JobView, Topology
+from emep.client import EmepClient
+
+REAL_ENGINE = str(Path(sys.executable).with_name("emep-engine"))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmepServer]:
+    with tempfile.TemporaryDirectory(prefix="d-api-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        server = EmepServer(Path(name)).start()
+        yield server
+        server.stop()
+
+
+@pytest.fixture
+def client(server: EmepServer) -> Iterator[EmepClient]:
+    with EmepClient.from_environment({**server.environment(), "HOME": str(server.folder)}) as client:
+        yield client
+
+
+@pytest.fixture
+def agent(server: EmepServer, client: EmepClient, folder: Path) -> Iterator[Callable[..., None]]:
+    """Start the agent of a node with 4 simulated GPUs (a name of its own for each test)."""
+    processes: list[subprocess.Popen[bytes]] = []
+    state_dirs: list[Path] = []
+
+    def start(name: str, engine: str) -> None:
+        state_dirs.append(folder / name)
+        environment = {**os.environ, "EMEP_AGENT_TOKEN": AGENT_SECRET}
+        command = [EMEP, "agent", "--simulate", "4", "--name", name, "--api-url", server.url]
+        command += ["--state-dir", str(state_dirs[-1]), "--engine-command", engine, "--label", f"test={name}"]
+        with (folder / "agent.log").open("ab") as log:
+            processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+        until(lambda: name in {node["name"] for node in client.nodes().items})
+
+    yield start
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+    for state_dir in state_dirs:
+        end_everything_of(state_dir)
+
+
+def until(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+    return value
+
+
+def ended(client: EmepClient, job: JobView) -> JobView:
+    return until(lambda: (now := client.job(job.id)).state in ENDED_STATES and now)
+
+
+def submit(client: EmepClient, node: str, spec: dict[str, Any], **fields: Any) -> JobView:
+    """A job for one node of this module, which its label names: nodes of other tests are still known."""
+    topology = Topology(affinity={"test": node})
+    return client.submit_job(JobRequest(spec=spec, topology=topology, **fields))
+
+
+def steps(*steps: list[Any]) -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "engine": "merge",
+        "input": {"steps": steps},
+        "output_uri": "file:///tmp/none",
+    }
+
+
+def test_a_real_engine_runs_to_its_result_on_granted_gpus(
+    client: EmepClient, agent: Callable[..., None], folder: Path
+) -> None:
+    agent("real", REAL_ENGINE)
+    task = folder / "sums.jsonl"
+    task.write_text('{"id": "1", "prompt": "1+1=", "choices": ["2", "3"], "answer": 0}\n')
+    spec = {
+        "schema_version": 1,
+        "engine": "compatibility_check",
+        "input": {"tasks": [task.as_uri()], "expectations": False},
+        "output_uri": (folder / "out").as_uri(),
+    }
+    job = ended(client, submit(client, "real", spec, gpu_count=2))
+    assert (job.state, job.exit_code) == (JobState.COMPLETED, 0), job.reason
+    assert job.result is not None
+    assert job.result["metrics"]["tasks"] == {"sums": {"items": 1, "kind": "choice"}}
+    assert [gpu.node for gpu in job.gpus] == ["real", "real"]
+    assert job.allocation_id is not None
+    until(lambda: client.logs(job.allocation_id or "").complete)
+    # The GPUs are free again once the agent has said that nothing runs on them.
+    until(lambda: not any(gpu["job_id"] for gpu in client.node("real").model_dump()["gpus"]))
+
+
+def test_bad_input_of_a_real_engine_fails_the_job_with_its_sentence(
+    client: EmepClient, agent: Callable[..., None], folder: Path
+) -> None:
+    agent("bad", REAL_ENGINE)
+    spec = {
+        "schema_version": 1,
+        "engine": "compatibility_check",
+        "input": {"models": [(folder / "missing").as_uri()]},
+        "output_uri": (folder / "out").as_uri(),
+    }
+    job = ended(client, submit(client, "bad", spec, gpu_count=0))
+    assert (job.state, job.exit_code) == (JobState.FAILED, 65)
+    assert "missing" in job.reason
+
+
+def test_a_killed_supervisor_fails_the_job_and_frees_its_gpus(
+    client: EmepClient, agent: Callable[..., None], folder: Path
+) -> None:
+    agent("killed", f"{sys.executable} {STEPS_ENGINE}")
+    spec = steps(["print", "working"], ["pid", str(folder / "pid")], ["wait", str(folder / "never")])
+    job = submit(client, "killed", spec, gpu_count=4)
+    os.kill(int(when_written(folder / "pid", 60)), signal.SIGKILL)
+    job = ended(client, job)
+    assert (job.state, job.exit_code) == (JobState.FAILED, 137)
+    assert client.logs(job.allocation_id or "").text == "working\n"
+    until(lambda: not any(gpu["job_id"] for gpu in client.node("killed").model_dump()["gpus"]))
+
+
+def test_a_cancelled_job_is_ended_on_its_node(
+    client: EmepClient, agent: Callable[..., None], folder: Path
+) -> None:
+    agent("cancelled", f"{sys.executable} {STEPS_ENGINE}")
+    job = submit(client, "cancelled", steps(["pid", str(folder / "pid")], ["wait", str(folder / "never")]))
+    pid = int(when_written(folder / "pid", 60))
+    assert client.cancel(job.id, "not needed").state in (JobState.CANCELLED, JobState.YIELDING)
+    assert gone(pid, 30)
+    assert ended(client, job).reason == "not needed"
+
+
+def test_an_api_that_restarts_finds_the_end_of_what_ran_meanwhile(
+    server: EmepServer, client: EmepClient, agent: Callable[..., None], folder: Path
+) -> None:
+    agent("outage", f"{sys.executable} {STEPS_ENGINE}")
+    spec = steps(["pid", str(folder / "pid")], ["wait", str(folder / "go")], ["print", "done"], ["exit", 7])
+    job = submit(client, "outage", spec)
+    pid = int(when_written(folder / "pid", 60))
+    server.stop()
+    (folder / "go").touch()
+    assert gone(pid)
+    server.start()
+    job = ended(client, job)
+    assert (job.state, job.exit_code) == (JobState.FAILED, 7)
+    assert client.logs(job.allocation_id or "").text == "done\n"
