@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from engines.artifacts import canonical_json, combine_digests, path_to_uri, uri_to_path
+from engines.artifacts import canonical_json, combine_digests, digest_file, path_to_uri, uri_to_path
 from engines.checkpoint import CheckpointStore, spec_digest
 from engines.contract import BadInputError, Context, EngineError, Outcome, Output, Preempted
 from engines.merge.digests import BackgroundDigests
@@ -285,15 +285,16 @@ def _adopt(output: OutputFolder, plan: MergePlan, seed: int) -> Outcome | None:
         return None
     if manifest.get("recipe_sha256") != plan.recipe.digest():
         return None
-    digests = BackgroundDigests(plan.models)
-    inputs = digests.result()
+    inputs = BackgroundDigests(plan.models).result()
     if manifest.get("inputs") != inputs or manifest.get("versions") != versions():
         return None
-    from engines.artifacts import digest_folder
-
-    digest, size = digest_folder(output.target)
+    held = {entry.name: digest_file(entry) for entry in output.target.iterdir() if entry.is_file()}
+    digests = {name: digest for name, (digest, _) in held.items()}
+    if {name: digest for name, digest in digests.items() if name != MANIFEST} != manifest.get("outputs"):
+        return None
+    size = sum(length for _, length in held.values())
     return Outcome(
-        outputs={"model": Output(path_to_uri(output.target), digest, size)},
+        outputs={"model": Output(path_to_uri(output.target), combine_digests(digests), size)},
         metrics={
             "tensors": len(plan.tensors),
             "parameters": plan.parameters,
