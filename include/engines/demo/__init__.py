@@ -1,0 +1,1 @@
+"""Demo models: small, real, trained here."""

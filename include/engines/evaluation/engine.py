@@ -1,0 +1,80 @@
+"""EvaluationEngine: a model on local tasks; resumes at its item."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from engines.artifacts import uri_to_path
+from engines.contract import BadInputError, Context, Outcome, Output
+from engines.evaluation.book import ScoreBook
+from engines.evaluation.compare import compare_documents, load_results
+from engines.evaluation.models import model_digest
+from engines.evaluation.results import results_document, sample_lines
+from engines.evaluation.run import Evaluation, evaluate
+from engines.evaluation.settings import BACKEND_FIELDS, backend_options, check_fields, count, text, texts
+from engines.evaluation.tasks import load_tasks
+
+OPTIONAL = ("limit", "baseline", "margin", "save_every", *BACKEND_FIELDS)
+
+
+def run(context: Context) -> Outcome:
+    """Evaluate ``model`` on ``tasks``; outputs ``results`` and ``samples``.
+
+    Raises BadInputError for wrong input, NonFiniteScore for broken weights, Preempted when told to stop.
+    """
+    given = context.spec.input
+    check_fields("evaluate", given, ("model", "tasks"), OPTIONAL)
+    folder = uri_to_path(text(given, "model"))
+    if not folder.is_dir():
+        raise BadInputError(
+            f"input.model: there is no model folder {folder}", file=str(folder), field="input.model"
+        )
+    limit, save_every = count(given, "limit", None), count(given, "save_every", None)
+    tasks = load_tasks(texts(given, "tasks"))
+    baseline = load_results(text(given, "baseline")) if given.get("baseline") else None
+    weights = model_digest(folder)
+    started = time.monotonic()
+    from engines.inference.opening import open_backend
+
+    options = backend_options(given, context.spec.device)
+    backend = open_backend(folder, options, kind=str(given.get("backend") or "transformers"))
+    book = ScoreBook(context.checkpoints, save_every=save_every)
+    done = evaluate(
+        backend,
+        weights,
+        tasks,
+        limit=limit,
+        book=book,
+        stop_requested=context.stop_requested,
+        progress=context.progress,
+    )
+    document = results_document(
+        done, model=str(folder), limit=limit, seconds=time.monotonic() - started, seed=context.spec.seed
+    )
+    outputs = write_outputs(context, done, document)
+    metrics: dict[str, Any] = done.metrics()
+    if baseline is not None:
+        candidate = load_results(outputs["results"].uri)
+        metrics["comparison"] = compare_documents(
+            candidate, baseline, margin=float(given.get("margin") or 0.0)
+        )
+    return Outcome(
+        outputs=outputs,
+        metrics=metrics,
+        resumed_from=book.resumed_from,
+        input_digests={"model": weights, **{task.name: task.digest for task in tasks}},
+        versions={key: str(done.backend[key]) for key in ("torch", "transformers") if key in done.backend},
+    )
+
+
+def write_outputs(context: Context, done: Evaluation, document: dict[str, Any]) -> dict[str, Output]:
+    """Samples first, the results last: results that exist are complete."""
+    for entry in done.tasks:
+        context.artifacts.put_bytes(f"samples/{entry.task.name}.jsonl", b"".join(sample_lines(entry)))
+    folder = Path(context.artifacts.get("samples"))
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    samples = Output(context.artifacts.uri_of("samples"), context.artifacts.sha256("samples"), size)
+    results = context.artifacts.put_json("results.json", document)
+    return {"results": results, "samples": samples}

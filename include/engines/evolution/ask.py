@@ -1,0 +1,112 @@
+"""evolve_ask:
+
+a generation's candidates, written once, and which of them still need a GPU. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from engines.contract import Context, Outcome
+from engines.evaluation.settings import count, text
+from engines.evolution.baselines import single_recipes, uniform_recipes
+from engines.evolution.genes import quantised
+from engines.evolution.keys import eval_hash, generation_seed, recipe_hash
+from engines.evolution.optimizer import CmaEs
+from engines.evolution.records import Records, told_values
+from engines.evolution.run_settings import RunSettings, check_same, settings_from_input
+
+
+def run(context: Context) -> Outcome:
+    """Ask for generation ``generation`` of the run under ``run_uri``; output ``ask``, metrics ``batches``.
+
+    Asking again changes nothing: what was asked stands, and ``batches`` lists what has no result yet. Raises
+    BadInputError for wrong input, a generation whose predecessor was not told, or other settings than the
+    first ask's.
+    """
+    given = context.spec.input
+    records = Records(text(given, "run_uri"))
+    before = records.run()
+    now = settings_from_input(given, context.spec.seed, before["inputs"] if before else None)
+    generation, batch = count(given, "generation", 0, least=0), count(given, "batch", 1)
+    assert generation is not None  # noqa: S101 - it has a default
+    assert batch is not None  # noqa: S101 - the field is required
+    settings = RunSettings.from_json(before or records.begin(now.to_json()))
+    check_same(settings, now, records.store.uri)
+    ask = records.ask(generation)
+    if ask is None:
+        ask = records.write_ask(generation, make_ask(settings, records, generation))
+    todo = [] if records.tell(generation) else pending(ask, records)
+    return Outcome(
+        outputs={"ask": records.output(f"gen/{generation}/ask.json")},
+        metrics={
+            "generation": generation,
+            "candidates": len(ask["candidates"]),
+            "pending": len(todo),
+            "batches": batches(todo, batch),
+        },
+        input_digests=settings.digests,
+    )
+
+
+def make_ask(settings: RunSettings, records: Records, generation: int) -> dict[str, Any]:
+    """A generation's candidates: a pure function of the run's seed and what was told before."""
+    optimizer = replay(settings, records, generation)
+    seed = generation_seed(settings.seed, generation)
+    space = settings.space
+    candidates = []
+    for number, asked in enumerate(optimizer.ask(seed)):
+        genes = quantised(asked)
+        entry = _candidate(settings, number, space.recipe_of(genes))
+        candidates.append({**entry, "genes": list(genes), "values": space.values(genes)})
+    baselines = []
+    if generation == 0 and settings.baselines:
+        named = {**single_recipes(settings.recipe), **uniform_recipes(settings.recipe)}
+        for number, (name, recipe) in enumerate(named.items(), start=len(candidates)):
+            baselines.append({**_candidate(settings, number, recipe), "name": name})
+    return {
+        "generation": generation,
+        "seed": seed,
+        "optimizer": optimizer.state(),
+        "candidates": candidates,
+        "baselines": baselines,
+    }
+
+
+def replay(settings: RunSettings, records: Records, generation: int) -> CmaEs:
+    """The optimizer as it stands before a generation, from the tells alone."""
+    optimizer = settings.optimizer()
+    for tell in records.tells(generation):
+        optimizer.tell(told_values(tell))
+    return optimizer
+
+
+def everyone(ask: dict[str, Any]) -> list[dict[str, Any]]:
+    """Candidates and baselines, in the order of their numbers."""
+    return [*ask["candidates"], *ask["baselines"]]
+
+
+def pending(ask: dict[str, Any], records: Records) -> list[int]:
+    """Numbers without a result; of equal candidates the first alone."""
+    seen: set[str] = set()
+    numbers = []
+    for entry in everyone(ask):
+        if entry["eval_hash"] not in seen and not records.has_result(entry["eval_hash"]):
+            numbers.append(entry["number"])
+        seen.add(entry["eval_hash"])
+    return numbers
+
+
+def batches(numbers: Sequence[int], size: int) -> list[list[int]]:
+    """Numbers in batches of at most ``size``, one allocation each, as equal as can be."""
+    if not numbers:
+        return []
+    parts = -(-len(numbers) // size)
+    return [list(numbers[part::parts]) for part in range(parts)]
+
+
+def _candidate(settings: RunSettings, number: int, recipe: dict[str, Any]) -> dict[str, Any]:
+    made = recipe_hash(recipe, settings.digests, settings.seed)
+    key = eval_hash(made, settings.task_digests, settings.limit, settings.backend_identity())
+    return {"number": number, "recipe": recipe, "recipe_hash": made, "eval_hash": key}

@@ -1,0 +1,79 @@
+"""``emep-engine evolve RECIPE.yaml OUT``: a whole evolution on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from engines.artifacts import path_to_uri
+from engines.contract import BadInputError, ExitCode
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument("recipe", metavar="RECIPE.yaml", help="a recipe with parameters to search")
+    parser.add_argument(
+        "out", metavar="OUT", type=Path, help="folder of the run; a run that is there goes on"
+    )
+    parser.add_argument("--tasks", nargs="+", required=True, metavar="TASK.jsonl", help="items to search on")
+    parser.add_argument(
+        "--report-tasks",
+        nargs="+",
+        metavar="TASK.jsonl",
+        help="items of the final report: must not be searched on",
+    )
+    parser.add_argument("--generations", type=int, default=5, help="default: 5")
+    parser.add_argument("--population", type=int, default=30, help="candidates per generation (default: 30)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of search and merges (default: 0)")
+    parser.add_argument("--objective", default="acc", help="acc, acc_norm, answer_logprob or bits_per_byte")
+    parser.add_argument("--limit", type=int, help="use the first LIMIT items of each task")
+    parser.add_argument(
+        "--batch-size", type=int, default=64, help="sequences in one forward pass (default: 64)"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
+    parser.add_argument(
+        "--processes", type=int, default=1, help="processes that share a generation on the CPU (default: 1)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search; returns the exit code. Raises EngineError where it cannot."""
+    from engines.evolution.loop import LoopSettings, evolve
+
+    for name in ("generations", "processes"):
+        if getattr(arguments, name) < 1:
+            raise BadInputError(f"--{name}: must be at least 1", field=name)
+    extra: dict[str, Any] = {"objective": arguments.objective, "batch_size": arguments.batch_size}
+    if arguments.limit is not None:
+        extra["limit"] = arguments.limit
+    if arguments.report_tasks:
+        extra["report_tasks"] = arguments.report_tasks
+    settings = LoopSettings(
+        run_uri=path_to_uri(arguments.out),
+        recipe=arguments.recipe,
+        tasks=tuple(arguments.tasks),
+        generations=arguments.generations,
+        population=arguments.population,
+        seed=arguments.seed,
+        processes=arguments.processes,
+        device=arguments.device,
+        extra=extra,
+    )
+    metrics = evolve(settings, _line)
+    sys.stdout.write(
+        f"best {metrics['best_score']:.4f} after {metrics['evaluations']} evaluations: "
+        f"{arguments.out / 'best.yaml'}\n"
+    )
+    return int(ExitCode.DONE)
+
+
+def _line(metrics: dict[str, Any]) -> None:
+    mean = metrics["generation_mean"]
+    sys.stdout.write(
+        f"generation {metrics['generation']}: best {metrics['best_score']:.4f}, "
+        f"mean {'-' if mean is None else format(mean, '.4f')}, "
+        f"{metrics['evaluations']} evaluations, {metrics['failed']} failed, sigma {metrics['sigma']:.3f}\n"
+    )
+    sys.stdout.flush()
