@@ -1,4 +1,4 @@
-"""The state of one plan in the making: which GPUs are free now, which come free when, what is promised to whom.
+"""The state of one plan in the making: GPUs free now, GPUs that come free, what is promised to whom.
 
 Free GPUs only ever become fewer while a plan is made, so what failed once for a request fails again.
 """
@@ -7,31 +7,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Protocol
 
 import numpy as np
 
 from emep.policy import Policy
 from emep.scheduling._cover import Room, Take
+from emep.scheduling._host import HostRoom, Hosts
 from emep.scheduling._index import NO_GROUP, BoolArray, ClusterIndex, FloatArray, IntArray
+from emep.scheduling._windows import Windows
 from emep.scheduling.eligibility import Request, run_limit
 from emep.scheduling.model import Allocation, Job, Snapshot
 
-TIME_TOLERANCE: Final = 1e-6
-"""Seconds; two sums of the same durations may differ by rounding."""
 
+class Candidate(Protocol):
+    """What a board needs to know of a running job that may go."""
 
-@dataclass(frozen=True, slots=True)
-class Reserved:
-    """A reservation by GPU numbers; the window is [at, end)."""
+    @property
+    def job(self) -> Job:
+        """The job."""
 
-    job: Job
-    at: float
-    end: float
-    pool: str
-    gpus: IntArray
-    take: Take
+    @property
+    def gpus(self) -> Sequence[int]:
+        """Its GPUs by number."""
 
 
 class Board:
@@ -41,8 +39,8 @@ class Board:
         self.index, self.policy, self.now = index, policy, now
         self.free: BoolArray = index.gpu_usable.copy()
         self.busy_until: FloatArray = np.where(index.gpu_usable, -np.inf, np.inf)
-        self.cpu_free: FloatArray = index.node_cpu.copy()
-        self.memory_free: FloatArray = index.node_memory.copy()
+        self.hosts = Hosts(index)
+        self.windows = Windows(self)
         self.occupied: BoolArray = np.zeros(len(self.free), dtype=bool)
         """GPUs that something runs on (or winds down on) by now."""
         self.winding_down: BoolArray = self.occupied.copy()
@@ -51,19 +49,18 @@ class Board:
         """Job id -> the GPUs it runs on."""
         self.owner: IntArray = np.full(len(self.free), -1, dtype=np.int64)
         """Who runs on each GPU, as a number into the snapshot's allocations; -1: nobody."""
-        self.reservations: list[Reserved] = []
         self.promised: dict[str, IntArray] = {}
         """Job id -> GPUs that are its own to take: free ones, or on their way to it."""
         self._releases: dict[str, float] = {}
+        self._before_promise: dict[str, FloatArray] = {}
         pending = {job.id: job for job in snapshot.pending}
         for number, allocation in enumerate(snapshot.allocations):
             self._occupy(allocation, number)
-        self._promise(snapshot, pending)
         self.free_cells: IntArray = index.count_by_cell(self.free)
         # One more than there are groups: NO_GROUP (-1) reads the last, which is always 0.
         self.group_free: IntArray = _sum_by(index.cell_group, self.free_cells, len(index.groups) + 1)
         self.node_free: IntArray = _sum_by(index.cell_node, self.free_cells, len(index.nodes))
-        self._blocked: dict[int, IntArray] = {}
+        self._promise(snapshot, pending)
 
     # ---- the snapshot --------------------------------------------------------------------------------------
 
@@ -75,8 +72,9 @@ class Board:
         self.allocated[allocation.job.id] = gpus
         if allocation.yielding:
             self.winding_down[gpus] = True
-        self.busy_until[gpus] = np.maximum(self.busy_until[gpus], self.end_of(allocation))
-        self._charge_nodes(allocation.job, gpus, allocation.nodes, 1.0)
+        end = self.end_of(allocation)
+        self.busy_until[gpus] = np.maximum(self.busy_until[gpus], end)
+        self.hosts.take(allocation.job, gpus, allocation.nodes, end)
 
     def end_of(self, allocation: Allocation) -> float:
         """When it is over at the latest; now for one that is overdue."""
@@ -98,7 +96,8 @@ class Board:
                 held.setdefault(allocation.held_for, []).extend(self.numbers(allocation.gpus).tolist())
         for job_id, gpus in held.items():
             if job_id in pending:
-                self.promise(pending[job_id], np.array(sorted(set(gpus)), dtype=np.int64))
+                mine = np.array(sorted(set(gpus)), dtype=np.int64)
+                self.promise(pending[job_id], mine[self.free[mine] | self.winding_down[mine]])
 
     def numbers(self, gpus: Iterable[tuple[str, int]]) -> IntArray:
         """Numbers of GPUs by name; names that the cluster does not know (a node just removed) are left out."""
@@ -108,39 +107,41 @@ class Board:
     # ---- room ----------------------------------------------------------------------------------------------
 
     def room(self, request: Request, pool: str, end: float) -> Room:
-        """What a job that ends at ``end`` may take in this pool now."""
-        eligible = self.index.eligible_cells(request.filter_for(pool))
-        available = np.where(eligible, self.free_cells - self.blocked_cells(end), 0)
+        """What a job that ends at ``end`` may take in this pool now, off what is reserved before that."""
+        blocked = self.windows.blocked_cells(pool, end)
+        return self._room(request, pool, self.free_cells if blocked is None else self.free_cells - blocked)
+
+    def whole_room(self, request: Request, pool: str) -> Room:
+        """What a job may take in this pool now if reservations do not matter for it."""
+        return self._room(request, pool, self.free_cells)
+
+    def _room(self, request: Request, pool: str, cells: IntArray) -> Room:
+        available = np.where(self.index.eligible_cells(request.filter_for(pool)), cells, 0)
         return Room(
             self.index, self.capped(request, available), self.group_free, self.node_free, request.spread
         )
 
-    def room_of(
-        self, request: Request, pool: str, gpus: BoolArray, gone: Sequence[tuple[Job, Sequence[int]]] = ()
-    ) -> Room:
-        """What a job may take in this pool of just these GPUs, once ``gone`` are gone."""
+    def room_of(self, request: Request, pool: str, gpus: BoolArray, host: HostRoom | None = None) -> Room:
+        """What a job may take in this pool of just these GPUs, beside these cores and memory (now's)."""
         index = self.index
         counts = index.count_by_cell(gpus)
         available = np.where(index.eligible_cells(request.filter_for(pool)), counts, 0)
         return Room(
             index,
-            self.capped(request, available, gone),
+            self.capped(request, available, host),
             _sum_by(index.cell_group, counts, len(index.groups) + 1),
             _sum_by(index.cell_node, counts, len(index.nodes)),
             request.spread,
         )
 
-    def capped(
-        self, request: Request, available: IntArray, gone: Sequence[tuple[Job, Sequence[int]]] = ()
-    ) -> IntArray:
-        """``available``, cut down to the GPUs that the nodes' cores and memory can feed once ``gone`` are gone."""
-        caps = self.node_caps(request, gone)
-        if caps is None:
+    def capped(self, request: Request, available: IntArray, host: HostRoom | None = None) -> IntArray:
+        """``available``, cut down to the GPUs that the nodes' free cores and memory can feed."""
+        if self.index.unlimited_nodes or not request.gpus:
             return available
-        per_cell = caps[self.index.cell_node]
+        left = (host or self.hosts.now).caps(request)
+        per_cell = left[self.index.cell_node]
         if bool((available <= per_cell).all()) and not self.index.has_many_cells:
             return available
-        left = caps.copy()
         result = np.minimum(available, per_cell)
         for cell in np.flatnonzero(result).tolist():
             node = self.index.cell_node[cell]
@@ -148,57 +149,19 @@ class Board:
             left[node] -= result[cell]
         return result
 
-    def node_caps(self, request: Request, gone: Sequence[tuple[Job, Sequence[int]]] = ()) -> IntArray | None:
-        """Per node, for how many of the job's GPUs it has cores and memory; None: for all of them anywhere."""
-        if self.index.unlimited_nodes or not request.gpus:
+    def host_at(self, time: float) -> HostRoom | None:
+        """Cores and memory that are free at a time; None: nobody counts them."""
+        return None if self.index.unlimited_nodes else self.hosts.at(time)
+
+    def host_without(self, victims: Iterable[Candidate]) -> HostRoom | None:
+        """Cores and memory that are free once these are gone; None: nobody counts them."""
+        if self.index.unlimited_nodes:
             return None
-        cpu_free, memory_free = self.cpu_free, self.memory_free
-        if gone:
-            cpu_free, memory_free = cpu_free.copy(), memory_free.copy()
-            for job, gpus in gone:
-                self._give_back(job, gpus, cpu_free, memory_free)
-        cpu, memory = request.cpu / request.gpus, request.memory / request.gpus
-        caps = np.full(len(self.index.nodes), float(request.gpus))
-        if cpu > 0:
-            caps = np.minimum(caps, np.floor(cpu_free / cpu + 1e-9))
-        if memory > 0:
-            caps = np.minimum(caps, np.floor(memory_free / memory + 1e-9))
-        return np.maximum(caps, 0).astype(np.int64)
+        return self.hosts.without((one.job, one.gpus) for one in victims)
 
-    def _give_back(
-        self, job: Job, gpus: Sequence[int], cpu_free: FloatArray, memory_free: FloatArray
-    ) -> None:
-        for gpu in gpus:
-            node = self.index.gpu_node[gpu]
-            cpu_free[node] += job.cpu / len(gpus)
-            memory_free[node] += job.memory / len(gpus)
-
-    def blocked_gpus(self, end: float) -> BoolArray | None:
-        """GPUs reserved for others at some time before ``end``; None: no GPU is."""
-        count = self.windows_before(end)
-        if not count:
-            return None
-        blocked = np.zeros(len(self.free), dtype=bool)
-        for reservation in self.reservations[:count]:
-            blocked[reservation.gpus] = True
-        return blocked
-
-    def blocked_cells(self, end: float) -> IntArray:
-        """Per cell, how many of the GPUs free now are reserved at some time before ``end``."""
-        count = self.windows_before(end)
-        found = self._blocked.get(count)
-        if found is None:
-            blocked = self.blocked_gpus(end)
-            if blocked is None:
-                found = np.zeros(self.index.cell_count, dtype=np.int64)
-            else:
-                found = self.index.count_by_cell(blocked & self.free)
-            self._blocked[count] = found
-        return found
-
-    def windows_before(self, end: float) -> int:
-        """How many reservations (they are sorted by time) begin before ``end``."""
-        return sum(1 for reservation in self.reservations if reservation.at < end - TIME_TOLERANCE)
+    def host_ends(self) -> set[float]:
+        """Times at which cores and memory come free."""
+        return self.hosts.ends()
 
     # ---- decisions -----------------------------------------------------------------------------------------
 
@@ -216,11 +179,12 @@ class Board:
             chosen += (found[:count] + first).tolist()
         return np.array(sorted(chosen), dtype=np.int64)
 
-    def start(self, job: Job, gpus: IntArray, nodes: Sequence[str], end: float) -> None:
+    def start(self, job: Job, gpus: IntArray, nodes: Sequence[str], pool: str, end: float) -> None:
         """The job has these GPUs from now until ``end``."""
         self.promised.pop(job.id, None)
         self._remove(gpus, end)
-        self._charge_nodes(job, gpus, nodes, 1.0)
+        self.hosts.take(job, gpus, nodes, end)
+        self.windows.started(pool, gpus, end)
 
     def release_of(self, job_id: str) -> float:
         """When everything that is promised to a job has come free at the latest."""
@@ -233,6 +197,7 @@ class Board:
             self.busy_until[gpus], self.now + self.policy.preemption.grace_period
         )
         self.winding_down[gpus] = True
+        self.windows.upset()
 
     def promise(self, job: Job, gpus: IntArray) -> None:
         """Hold these GPUs for a preemptor: nobody else gets them, and they are busy until it will be done."""
@@ -240,40 +205,33 @@ class Board:
         limit = run_limit(job, self.policy)
         release = max([self.now, *self.busy_until[gpus].tolist()])
         self._releases[job.id] = release
+        self._before_promise[job.id] = self.busy_until[gpus]
         self.promised[job.id] = gpus
         self.winding_down[gpus] = False
         self._remove(gpus, math.inf if limit is None else release + limit)
+        self.windows.upset()
+
+    def withdraw(self, job: Job) -> None:
+        """Take back a promise that does not make a placement any more."""
+        gpus = self.promised.pop(job.id)
+        self.busy_until[gpus] = self._before_promise.pop(job.id)
+        idle = gpus[~self.occupied[gpus]]
+        self.free[idle] = True
+        self.winding_down[gpus[self.occupied[gpus]]] = True
+        self._count(idle, 1)
 
     def _remove(self, gpus: IntArray, end: float) -> None:
         freed = gpus[self.free[gpus]]
         self.free[gpus] = False
         self.busy_until[gpus] = end
-        if hasattr(self, "free_cells"):
-            self._blocked.clear()
-            cells = self.index.gpu_cell[freed]
-            np.subtract.at(self.free_cells, cells, 1)
-            groups = self.index.cell_group[cells]
-            np.subtract.at(self.group_free, groups[groups != NO_GROUP], 1)
-            np.subtract.at(self.node_free, self.index.cell_node[cells], 1)
+        self._count(freed, -1)
 
-    def reserve(self, reservation: Reserved) -> None:
-        """Keep GPUs for a job from a time on."""
-        self.reservations.append(reservation)
-        self.reservations.sort(key=lambda one: one.at)
-        self._blocked.clear()
-
-    def _charge_nodes(self, job: Job, gpus: IntArray, nodes: Sequence[str], sign: float) -> None:
-        """Take (or give back) cores and memory: by GPUs per node, or evenly over a CPU job's nodes."""
-        if len(gpus):
-            on, counts = np.unique(self.index.gpu_node[gpus], return_counts=True)
-            part = sign * counts / len(gpus)
-        else:
-            known = [self.index.node_number[name] for name in nodes if name in self.index.node_number]
-            if not known:
-                return
-            on, part = np.array(known, dtype=np.int64), np.full(len(known), sign / len(known))
-        self.cpu_free[on] -= job.cpu * part
-        self.memory_free[on] -= job.memory * part
+    def _count(self, gpus: IntArray, sign: int) -> None:
+        cells = self.index.gpu_cell[gpus]
+        np.add.at(self.free_cells, cells, sign)
+        groups = self.index.cell_group[cells]
+        np.add.at(self.group_free, groups[groups != NO_GROUP], sign)
+        np.add.at(self.node_free, self.index.cell_node[cells], sign)
 
 
 def _sum_by(key: IntArray, counts: IntArray, size: int) -> IntArray:

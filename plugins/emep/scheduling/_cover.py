@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from emep.scheduling._index import NO_GROUP, ClusterIndex, IntArray
 from emep.scheduling._tight import tight
@@ -28,6 +29,8 @@ EXACT_CELLS: Final = 10
 """Regions of at most this many cells are searched exhaustively."""
 _SETS: Final = 24
 """At most this many sets of racks or blocks are tried against each other."""
+_KINDS: Final = 4
+"""At most so many bandwidths, and so many sizes of GPU memory, are told apart in a large region."""
 _PERFECT: Final = (0, 0)
 """Nothing left free in groups and nodes that are touched."""
 
@@ -145,7 +148,9 @@ def least_units(
     return sorted(zip(zip(*least, strict=True), domains.tolist(), strict=True))
 
 
-def _least(domain_of: IntArray, unit_of: IntArray, sizes: IntArray, need: int, domains: IntArray) -> list[int]:
+def _least(
+    domain_of: IntArray, unit_of: IntArray, sizes: IntArray, need: int, domains: IntArray
+) -> list[int]:
     """How many units (groups, nodes) at least hold ``need`` in each of the domains: the largest first."""
     pairs, place = np.unique(domain_of * (int(unit_of.max()) + 1) + unit_of, return_inverse=True)
     size = np.bincount(place, weights=sizes)
@@ -158,7 +163,7 @@ def _least(domain_of: IntArray, unit_of: IntArray, sizes: IntArray, need: int, d
     return (np.searchsorted(running, before + need) - first + 1).tolist()  # type: ignore[no-any-return]
 
 
-def _fewest(sizes: np.ndarray[tuple[int], np.dtype[np.float64]], need: int) -> Iterator[tuple[int, ...]]:
+def _fewest(sizes: npt.NDArray[Any], need: int) -> Iterator[tuple[int, ...]]:
     """Sets of as few domains as hold ``need``, largest first, while they are not too many."""
     names = [int(name) for name in np.argsort(-sizes, kind="stable") if sizes[name] > 0]
     total, count = 0.0, 0
@@ -178,7 +183,25 @@ def _in_rack(room: Room, cells: IntArray, need: int) -> Take:
     """The choice in one rack, or in racks of which each is needed."""
     if len(cells) <= EXACT_CELLS:
         return subset(room, cells, need)
-    return tight(room.index, room.available, cells, need)
+    found = room.best(
+        tight(room.index, room.available, part, need, spread=room.spread) for part in _kinds(room, cells, need)
+    )
+    assert found is not None  # noqa: S101 - the first part is all of the region
+    return found
+
+
+def _kinds(room: Room, cells: IntArray, need: int) -> Iterator[IntArray]:
+    """The region, and its parts of more bandwidth and less GPU memory that hold the job too."""
+    yield cells
+    index = room.index
+    if index.uniform:
+        return
+    bandwidth, memory = index.cell_bandwidth[cells], index.cell_memory[cells]
+    for least in np.unique(bandwidth)[::-1].tolist()[:_KINDS]:
+        for most in np.unique(memory).tolist()[:_KINDS]:
+            part = cells[(bandwidth >= least) & (memory <= most)]
+            if len(part) < len(cells) and int(room.available[part].sum()) >= need:
+                yield part
 
 
 # ---- small regions -----------------------------------------------------------------------------------------
@@ -248,7 +271,9 @@ def _split(room: Room, cells: IntArray, mask: np.ndarray, need: int) -> Take:
     """One GPU from each cell of the set, the rest from NVLink groups first, then where memory is least."""
     index = room.index
     chosen = cells[mask].tolist()
-    order = sorted(chosen, key=lambda cell: (index.cell_group[cell] == NO_GROUP, index.cell_memory[cell], cell))
+    order = sorted(
+        chosen, key=lambda cell: (index.cell_group[cell] == NO_GROUP, index.cell_memory[cell], cell)
+    )
     spare = need - len(chosen)
     counts: dict[int, int] = {}
     for cell in order:

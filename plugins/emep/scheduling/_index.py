@@ -172,7 +172,7 @@ class ClusterIndex:
         self, pool: str, affinity: Iterable[tuple[str, str]], anti: Iterable[tuple[str, str]]
     ) -> BoolArray:
         """Nodes of the pool that carry all labels of ``affinity`` and none of ``anti``."""
-        found = self.node_pool == self.pool_number.get(pool, -1)
+        found: BoolArray = self.node_pool == self.pool_number.get(pool, -1)
         affinity, anti = tuple(affinity), tuple(anti)
         if affinity or anti:
             found &= np.array([_labels_fit(node, affinity, anti) for node in self.nodes], dtype=bool)

@@ -6,33 +6,43 @@ from typing import Final
 
 import numpy as np
 
+from emep.scheduling._by_node import fewest_nodes
 from emep.scheduling._index import NO_GROUP, ClusterIndex, IntArray
 
 _DP_LIMIT: Final = 8_000
 """At most this many (unit, count) states are worked through for the tightest set."""
 
 
-def tight(index: ClusterIndex, available: IntArray, cells: IntArray, need: int) -> tuple[tuple[int, int], ...]:
+def tight(
+    index: ClusterIndex, available: IntArray, cells: IntArray, need: int, *, spread: bool = False
+) -> tuple[tuple[int, int], ...]:
     """(cell, count) pairs that add up to ``need``; the cells together hold as much.
 
-    Units are NVLink groups, or nodes where there is no NVLink. As few units as will do; of such sets the one
-    with the fewest GPUs in all (best fit), of those the first by name. Where a group and a node are not the
-    same, fewest groups come first and nodes are filled up from the fullest.
+    Units are NVLink groups, or nodes where there is no NVLink. As few units as will do, then (where nodes have
+    several) as few nodes; of such sets the one with the fewest GPUs in all (best fit; the most, to spread), of
+    those the first by name.
     """
     groups = index.cell_group[cells]
     if (groups != NO_GROUP).any() and (groups == NO_GROUP).any():
         linked = cells[groups != NO_GROUP]
         held = int(available[linked].sum())
         if held >= need:
-            return tight(index, available, linked, need)
-        rest = tight(index, available, cells[groups == NO_GROUP], need - held)
+            return tight(index, available, linked, need, spread=spread)
+        rest = tight(index, available, cells[groups == NO_GROUP], need - held, spread=spread)
         return tuple(sorted([*((int(cell), int(available[cell])) for cell in linked), *rest]))
-    unit_of = index.cell_node[cells] if (groups == NO_GROUP).all() else groups
-    units, place = np.unique(unit_of, return_inverse=True)
-    sizes = np.bincount(place, weights=available[cells]).astype(np.int64)
-    chosen = tightest(sizes.tolist(), need)
+    node_of = index.cell_node[cells]
+    unit_of = node_of if (groups == NO_GROUP).all() else groups
+    _, first, place = np.unique(unit_of, return_index=True, return_inverse=True)
+    sizes = np.bincount(place, weights=available[cells]).astype(np.int64).tolist()
+    within_nodes = bool((node_of[first][place] == node_of).all())
+    if within_nodes and len(np.unique(node_of)) < len(first):
+        chosen = fewest_nodes(sizes, node_of[first].tolist(), need, spread=spread)
+    elif spread:
+        chosen = sorted(range(len(sizes)), key=lambda one: (-sizes[one], one))[: _fewest(sizes, need)]
+    else:
+        chosen = tightest(sizes, need)
     taken: list[tuple[int, int]] = []
-    for unit in chosen:
+    for unit in sorted(chosen):
         members = cells[place == unit]
         for cell in members[np.argsort(-available[members], kind="stable")].tolist():
             count = min(need, int(available[cell]))

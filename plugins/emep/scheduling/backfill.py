@@ -10,12 +10,16 @@ import math
 
 import numpy as np
 
-from emep.scheduling._board import TIME_TOLERANCE, Board, Reserved
+from emep.scheduling._board import Board
 from emep.scheduling._cover import Room, Take, cover
-from emep.scheduling._index import NO_GROUP, BoolArray, IntArray
+from emep.scheduling._index import BoolArray, FloatArray, IntArray
+from emep.scheduling._profile import TIME_TOLERANCE
+from emep.scheduling._windows import Reserved
 from emep.scheduling.eligibility import Request
 from emep.scheduling.model import Job
-from emep.scheduling.placement import domains_at, fits
+from emep.scheduling.placement import fits
+
+_NONE = np.zeros(0, dtype=np.int64)
 
 
 def earliest(
@@ -31,90 +35,94 @@ def earliest(
 
 
 def _earliest_in(board: Board, job: Job, request: Request, limit: float, pool: str) -> Reserved | None:
-    index = board.index
-    eligible = index.eligible_cells(request.filter_for(pool))[index.gpu_cell] & index.gpu_usable
-    until = np.where(eligible, board.busy_until, np.inf)
-    known = until[np.isfinite(until)]
-    times = {board.now, *known.tolist()} | {one.end for one in board.reservations if math.isfinite(one.end)}
-    candidates = sorted(time for time in times if time >= board.now)
-    fits = _Fits(board, request, pool, until, limit)
-    if not board.reservations:
-        place_at = _first_true(fits, candidates)
-    else:
-        place_at = next((time for time in candidates if fits(time)), None)
-    if place_at is None:
+    kind = request.filter_for(pool)
+    if request.plain and board.windows.counts(pool, kind):
+        time = board.windows.profile(pool, kind).earliest(request.gpus, limit)
+        return None if time is None else Reserved(job, request, pool, time, time + limit, _NONE)
+    search = _Search(board, request, pool, limit)
+    time = search.run()
+    if time is None:
         return None
-    open_then = fits.open_at(place_at)
-    take = _sparing(
-        request, board.room_of(request, pool, open_then), index.count_by_cell(open_then & board.free)
-    )
-    if take is None:
-        return None
-    gpus = _pick_coming(board, take, open_then)
-    return Reserved(job, place_at, place_at + limit, pool, gpus, take)
+    gpus = choose_sparing(board, request, pool, search.open_at(time), time)
+    return None if gpus is None else Reserved(job, request, pool, time, time + limit, gpus)
 
 
-class _Fits:
-    """Whether a request fits at a time, for as long as it may run."""
+class _Search:
+    """When a request fits for as long as it may run, where it matters which GPUs are free."""
 
-    def __init__(
-        self,
-        board: Board,
-        request: Request,
-        pool: str,
-        until: np.ndarray[tuple[int], np.dtype[np.float64]],
-        limit: float,
-    ) -> None:
-        self._board, self._request, self._pool, self._until, self._limit = board, request, pool, until, limit
+    def __init__(self, board: Board, request: Request, pool: str, limit: float) -> None:
+        self._board, self._request, self._pool, self._limit = board, request, pool, limit
+        index = board.index
+        eligible = index.eligible_cells(request.filter_for(pool))[index.gpu_cell] & index.gpu_usable
+        self._until: FloatArray = np.where(eligible, board.busy_until, np.inf)
+        self._others = board.windows.before(pool, math.inf)
+
+    def run(self) -> float | None:
+        """The earliest time; None if it is not known to come."""
+        now = self._board.now
+        known = self._until[np.isfinite(self._until)]
+        times = {now, *known.tolist(), *(one.end for one in self._others if math.isfinite(one.end))}
+        if not self._board.index.unlimited_nodes:
+            times.update(self._board.host_ends())
+        candidates = sorted(time for time in times if time >= now)
+        if self._others:
+            return next((time for time in candidates if self._fits(time)), None)
+        return self._first(candidates)
+
+    def _first(self, times: list[float]) -> float | None:
+        """Binary search: without other reservations, what fits at a time fits later too."""
+        if not self._fits(times[-1]):
+            return None
+        low, high = 0, len(times) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._fits(times[middle]):
+                high = middle
+            else:
+                low = middle + 1
+        return times[low]
 
     def open_at(self, time: float) -> BoolArray:
         """GPUs that are free from ``time`` on for the whole run."""
         found: BoolArray = self._until <= time + TIME_TOLERANCE
         end = time + self._limit
-        for one in self._board.reservations:
+        for one in self._others:
             if one.at < end - TIME_TOLERANCE and one.end > time + TIME_TOLERANCE:
                 found[one.gpus] = False
         return found
 
-    def __call__(self, time: float) -> bool:
+    def _fits(self, time: float) -> bool:
         open_then = self.open_at(time)
         if int(open_then.sum()) < self._request.gpus:
             return False
-        room = self._board.room_of(self._request, self._pool, open_then)
+        room = room_at(self._board, self._request, self._pool, open_then, time)
         return fits(self._request, room.index, room.available)
 
 
-def _first_true(fits: _Fits, times: list[float]) -> float | None:
-    """Binary search: without other reservations, what fits at a time fits later too."""
-    if not times or not fits(times[-1]):
-        return None
-    low, high = 0, len(times) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if fits(times[middle]):
-            high = middle
-        else:
-            low = middle + 1
-    return times[low]
+def room_at(board: Board, request: Request, pool: str, open_then: BoolArray, time: float) -> Room:
+    """The room that a request has at a time on the GPUs that are open then."""
+    return board.room_of(request, pool, open_then, board.host_at(time))
+
+
+def choose_sparing(
+    board: Board, request: Request, pool: str, open_then: BoolArray, time: float
+) -> IntArray | None:
+    """GPUs for a reservation at a time, as few that are free now as can be; None where it does not fit."""
+    room = room_at(board, request, pool, open_then, time)
+    take = _sparing(request, room, board.index.count_by_cell(open_then & board.free))
+    return None if take is None else _pick_coming(board, take, open_then)
 
 
 def _sparing(request: Request, room: Room, free_now: IntArray) -> Take | None:
-    """A choice with as few GPUs that are free now as can be."""
-    index, available = room.index, room.available
-    free_now = np.minimum(free_now, available)
-    coming = available - free_now
-    nvlink, level = request.nvlink, request.level
-    domain_of = domains_at(index, level)
-    if nvlink:
-        domain_of = np.where(
-            index.cell_group == NO_GROUP, NO_GROUP, domain_of * (len(index.groups) + 1) + index.cell_group
-        )
+    available = room.available
+    coming = available - np.minimum(free_now, available)
+    domain_of = room.index.domains(request.nvlink, request.level).of_cell
     best: tuple[int, int, int] | None = None
-    for domain in np.unique(domain_of[(available > 0) & (domain_of != NO_GROUP)]).tolist():
+    for domain in np.unique(domain_of[(available > 0) & (domain_of >= 0)]).tolist():
         inside = domain_of == domain
         cost = _scarce(request, room, inside, coming)
-        if cost is not None and (best is None or (cost, int(available[inside].sum()), domain) < best):
-            best = (cost, int(available[inside].sum()), domain)
+        if cost is not None:
+            best = min(best or (cost + 1, 0, 0), (cost, int(available[inside].sum()), domain))
     if best is None:
         return None
     return _take_sparing(request, room, domain_of == best[2], coming)
@@ -122,9 +130,8 @@ def _sparing(request: Request, room: Room, free_now: IntArray) -> Take | None:
 
 def _scarce(request: Request, room: Room, inside: BoolArray, coming: IntArray) -> int | None:
     """How many GPUs that are free now a domain needs for the job; None if it cannot hold it."""
-    index, available = room.index, room.available
     if not request.node_count:
-        if int(available[inside].sum()) < request.gpus:
+        if int(room.available[inside].sum()) < request.gpus:
             return None
         return max(0, request.gpus - int(coming[inside].sum()))
     costs = _node_costs(request, room, inside, coming)
@@ -145,8 +152,7 @@ def _take_sparing(request: Request, room: Room, inside: BoolArray, coming: IntAr
         return _fill(room, np.flatnonzero(inside), coming, request.gpus)
     chosen: list[tuple[int, int]] = []
     for _, node in _node_costs(request, room, inside, coming)[: request.node_count]:
-        cells = np.flatnonzero(inside & (index.cell_node == node))
-        share = _fill(room, cells, coming, request.per_node)
+        share = _fill(room, np.flatnonzero(inside & (index.cell_node == node)), coming, request.per_node)
         if share is None:
             return None
         chosen += share
@@ -155,14 +161,13 @@ def _take_sparing(request: Request, room: Room, inside: BoolArray, coming: IntAr
 
 def _fill(room: Room, cells: IntArray, coming: IntArray, need: int) -> Take | None:
     """All from what comes free if that is enough, else all of that and the rest from what is free now."""
-    soon = np.minimum(coming, room.available)
-    in_time = int(soon[cells].sum())
+    in_time = int(coming[cells].sum())
     if in_time >= need:
-        return cover(_with(room, soon), cells, need)
-    rest = cover(_with(room, room.available - soon), cells, need - in_time)
+        return cover(_with(room, coming), cells, need)
+    rest = cover(_with(room, room.available - coming), cells, need - in_time)
     if rest is None:
         return None
-    counts = {cell: int(soon[cell]) for cell in cells.tolist() if soon[cell]}
+    counts = {cell: int(coming[cell]) for cell in cells.tolist() if coming[cell]}
     for cell, count in rest:
         counts[cell] = counts.get(cell, 0) + count
     return tuple(sorted(counts.items()))

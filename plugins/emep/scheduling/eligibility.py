@@ -45,6 +45,11 @@ class Request:
         return self.gpus // self.node_count if self.node_count else 0
 
     @cached_property
+    def plain(self) -> bool:
+        """Whether any GPUs of its kind will do, as many as asked."""
+        return not (self.nvlink or self.level or self.node_count)
+
+    @cached_property
     def attempts(self) -> tuple[tuple[bool, str | None], ...]:
         """(one NVLink group?, level) in the order in which they are tried: the preferred level first."""
         must = (self.nvlink, self.level)

@@ -21,7 +21,7 @@ from emep.units import format_duration
 
 if TYPE_CHECKING:
     from emep.scheduling.explain import Blocked
-    from emep.scheduling.plan import Cycle
+    from emep.scheduling._cycle import Cycle
 
 Estimate = tuple[float | None, str]
 
@@ -86,14 +86,18 @@ class Estimator:
         order = np.lexsort((ready, domains.domain_of_part[parts]))
         return _kth_in_any(ready[order], domains.domain_of_part[parts][order], request.node_count)
 
-    def _table(self, request: Request, pool: str, key_of_cell: np.ndarray, kind: object) -> tuple[FloatArray, np.ndarray]:
+    def _table(
+        self, request: Request, pool: str, key_of_cell: np.ndarray, kind: object
+    ) -> tuple[FloatArray, np.ndarray]:
         """Release times of the GPUs the request could use, sorted by domain, then time."""
         board, index = self._cycle.board, self._cycle.index
         wanted = (request.filter_for(pool), kind)
         found = self._tables.get(wanted)
         if found is None:
             key = key_of_cell[index.gpu_cell]
-            usable = index.eligible_cells(request.filter_for(pool))[index.gpu_cell] & index.gpu_usable & (key >= 0)
+            usable = (
+                index.eligible_cells(request.filter_for(pool))[index.gpu_cell] & index.gpu_usable & (key >= 0)
+            )
             times, of = np.maximum(board.busy_until[usable], self._cycle.now), key[usable]
             order = np.lexsort((times, of))
             found = self._tables[wanted] = (times[order], of[order])
@@ -129,7 +133,9 @@ class Estimator:
             usable = (index.cell_pool == index.pool_number.get(pool, -1))[index.gpu_cell] & index.gpu_usable
             until = np.maximum(board.busy_until[usable], self._cycle.now)
             times, counts = np.unique(until[np.isfinite(until)], return_counts=True)
-            found = self._lines[pool] = _Line(self._cycle.now, list(zip(times.tolist(), counts.tolist(), strict=True)))
+            found = self._lines[pool] = _Line(
+                self._cycle.now, list(zip(times.tolist(), counts.tolist(), strict=True))
+            )
         return found
 
     def _quota_free(self, job: Job, label: str) -> float:

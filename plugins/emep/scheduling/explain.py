@@ -23,7 +23,7 @@ from emep.scheduling.quota import Limit
 from emep.units import format_duration
 
 if TYPE_CHECKING:
-    from emep.scheduling.plan import Cycle
+    from emep.scheduling._cycle import Cycle
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +127,12 @@ class Explainer:
 
     def _of_quota(self, job: Job, limit: Limit) -> Reason:
         held = self._cycle.holdings.held(limit)
-        text = f"{limit.label} holds {held} of at most {limit.max_gpus} GPUs, {job.gpu_count} more are too many"
+        text = (
+            f"{limit.label} holds {held} of at most {limit.max_gpus} GPUs, {job.gpu_count} more are too many"
+        )
         return Reason(ReasonCode.QUOTA_EXCEEDED, text)
 
-    def _with_preemption(
-        self, job: Job, request: Request, facts: Facts, found: list[Reason]
-    ) -> list[Reason]:
+    def _with_preemption(self, job: Job, request: Request, facts: Facts, found: list[Reason]) -> list[Reason]:
         """Whose class may preempt is also told how far preemption would get."""
         classes = self._cycle.policy.victim_classes(job.queue, job.priority)
         if not classes:
@@ -158,20 +158,18 @@ class Explainer:
         limit = run_limit(job, cycle.policy)
         end = math.inf if limit is None else cycle.now + limit
         found: list[Reason] = []
-        eligible = None
-        for one in board.reservations[: board.windows_before(end)]:
-            if one.job.id == job.id or one.pool not in request.pools:
-                continue
-            if eligible is None:
-                eligible = board.index.eligible_cells(request.filter_for(one.pool))
-            kept = one.gpus[board.free[one.gpus]]
-            kept = kept[eligible[board.index.gpu_cell[kept]]]
-            if len(kept):
-                text = (
-                    f"{len(kept)} of the {facts.free} free GPUs are reserved for job {one.job.id} until it starts, "
-                    f"in {format_duration(one.at - cycle.now)} (at {one.at:.17g}), and this job would run longer"
-                )
-                found.append(Reason(ReasonCode.BEHIND_RESERVATION, text))
+        for pool in request.pools:
+            eligible = board.index.eligible_cells(request.filter_for(pool))
+            for one in board.windows.before(pool, end):
+                kept = one.gpus[board.free[one.gpus]]
+                kept = kept[eligible[board.index.gpu_cell[kept]]]
+                if len(kept) and one.job.id != job.id:
+                    text = (
+                        f"{len(kept)} of the {facts.free} free GPUs are reserved for job {one.job.id} until it "
+                        f"starts, in {format_duration(one.at - cycle.now)} (at {one.at:.17g}), "
+                        "and this job may run longer"
+                    )
+                    found.append(Reason(ReasonCode.BEHIND_RESERVATION, text))
         return found
 
     def _unexplained(self, job: Job) -> Reason:
@@ -221,7 +219,9 @@ class Explainer:
         if request.level:
             most = int(index.domains(False, request.level).sums(free).max(initial=0))
             if most < need:
-                text = f"needs {need} GPUs in one {request.level}, the {request.level} with most free has {most}"
+                text = (
+                    f"needs {need} GPUs in one {request.level}, the {request.level} with most free has {most}"
+                )
                 facts.reasons.append(Reason(ReasonCode.NO_TOPOLOGY_DOMAIN, text))
         if request.node_count:
             domains = index.domains(request.nvlink, request.level)
@@ -246,13 +246,15 @@ class Explainer:
         facts.short = True
         nodes = np.unique(index.cell_node[free > 0])
         cpu, memory = request.cpu / request.gpus, request.memory / request.gpus
-        if float(board.cpu_free[nodes].min()) < request.cpu:
-            most = max(0.0, float(board.cpu_free[nodes].max()))
+        if float(board.hosts.now.cpu[nodes].min()) < request.cpu:
+            most = max(0.0, float(board.hosts.now.cpu[nodes].max()))
             text = f"needs {cpu:g} cores beside each GPU, a node with free GPUs has at most {most:g} left"
             facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_CPU, text))
-        if float(board.memory_free[nodes].min()) < request.memory:
-            most = max(0.0, float(board.memory_free[nodes].max()))
-            text = f"needs {_gib(memory)} beside each GPU, a node with free GPUs has at most {_gib(most)} left"
+        if float(board.hosts.now.memory[nodes].min()) < request.memory:
+            most = max(0.0, float(board.hosts.now.memory[nodes].max()))
+            text = (
+                f"needs {_gib(memory)} beside each GPU, a node with free GPUs has at most {_gib(most)} left"
+            )
             facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_MEMORY, text))
 
     def _cpu_facts(self, request: Request) -> Facts:
@@ -270,12 +272,17 @@ class Explainer:
         else:
             count = request.node_count or 1
             cpu, memory = request.cpu / count, request.memory / count
-            most_cpu, most_memory = float(board.cpu_free[nodes].max()), float(board.memory_free[nodes].max())
+            most_cpu, most_memory = (
+                float(board.hosts.now.cpu[nodes].max()),
+                float(board.hosts.now.memory[nodes].max()),
+            )
             if most_cpu < cpu or most_memory >= memory:
                 text = f"needs {cpu:g} cores on a node, at most {max(0.0, most_cpu):g} are left on one"
                 facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_CPU, text))
             if most_memory < memory:
-                text = f"needs {_gib(memory)} on a node, at most {_gib(max(0.0, most_memory))} are left on one"
+                text = (
+                    f"needs {_gib(memory)} on a node, at most {_gib(max(0.0, most_memory))} are left on one"
+                )
                 facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_MEMORY, text))
         self._facts[request] = facts
         return facts

@@ -29,7 +29,7 @@ class GpuId(NamedTuple):
     """A GPU by its node's name and its index there; printed as ``node:index``."""
 
     node: str
-    index: int
+    index: int  # type: ignore[assignment]  # a field, where tuples have a method that nobody needs here
 
     def __str__(self) -> str:
         return f"{self.node}:{self.index}"

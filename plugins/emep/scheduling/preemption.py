@@ -152,12 +152,11 @@ class Preemption:
         victims = cheapest(contest)
         if victims is None:
             return None
-        chosen = self._base(job, end)
+        chosen = self._base(job, pool, end)
         for victim in victims:
             chosen[list(victim.gpus)] = True
-        chosen &= self._open(end)
-        gone = [(one.job, one.gpus) for one in victims]
-        take = place(request, self._board.room_of(request, pool, chosen, gone))
+        chosen &= self._open(pool, end)
+        take = place(request, self._board.room_of(request, pool, chosen, self._board.host_without(victims)))
         if take is None:
             return None
         return Choice(job, tuple(victims), self._board.pick(take, chosen, self._board.free), pool, code)
@@ -167,7 +166,7 @@ class Preemption:
     ) -> Contest | None:
         """What the choice is made from; None where not even all candidates together make room."""
         board, index = self._board, self._board.index
-        open_gpus = self._open(end)
+        open_gpus = self._open(pool, end)
         eligible = index.eligible_cells(request.filter_for(pool))
         usable = (eligible[index.gpu_cell] & open_gpus).tolist()
         cell_of = index.gpu_cell_list
@@ -179,7 +178,7 @@ class Preemption:
                     cells[cell_of[gpu]] = cells.get(cell_of[gpu], 0) + 1
             if cells:
                 useful.append((one, cells))
-        base = np.where(eligible, index.count_by_cell(self._base(job, end) & open_gpus), 0)
+        base = np.where(eligible, index.count_by_cell(self._base(job, pool, end) & open_gpus), 0)
         contest = Contest(board, request, pool, base, useful)
         if code == "reclaim":
             contest.allow = lambda victims: self._within_borrowed(victims, pool)
@@ -197,24 +196,24 @@ class Preemption:
                     spare[limit.label] = self._holdings.held_in(limit, pool) - limit.guaranteed[pool]
         return all(sum(sizes) - max(sizes) < spare[label] for label, sizes in taken.items())
 
-    def _open(self, end: float) -> BoolArray:
+    def _open(self, pool: str, end: float) -> BoolArray:
         """GPUs that may be used until ``end``: healthy, and not reserved for somebody before."""
-        blocked = self._board.blocked_gpus(end)
+        blocked = self._board.windows.blocked_gpus(pool, end)
         usable = self._board.index.gpu_usable
         return usable if blocked is None else usable & ~blocked
 
-    def _base(self, job: Job, end: float) -> BoolArray:
+    def _base(self, job: Job, pool: str, end: float) -> BoolArray:
         """What the job could use without a victim: free, its own by promise, or coming free by itself."""
         base: BoolArray = self._board.free | self._board.winding_down
         mine = self._board.promised.get(job.id)
         if mine is not None:
             base[mine] = True
-        return base & self._open(end)
+        return base & self._open(pool, end)
 
     def best_after(self, job: Job, request: Request, pool: str) -> int:
         """GPUs that the best domain (node, where the job names a number of nodes) could offer after preemption."""
         board, index = self._board, self._board.index
-        offered = self._base(job, math.inf)
+        offered = self._base(job, pool, math.inf)
         for one in self.victims_for(job):
             offered[list(one.gpus)] = True
         cells = board.room_of(request, pool, offered & index.gpu_usable).available

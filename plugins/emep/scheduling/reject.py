@@ -9,7 +9,7 @@ import numpy as np
 from emep.policy import Policy
 from emep.policy.errors import suggest
 from emep.scheduling._cover import Room
-from emep.scheduling._index import NO_GROUP, ClusterIndex, IntArray
+from emep.scheduling._index import NO_GROUP, BoolArray, ClusterIndex, Filter, IntArray
 from emep.scheduling.eligibility import Request, request_of
 from emep.scheduling.model import Job, Node, Reject, RejectCode
 from emep.scheduling.placement import domains_at, place
@@ -22,11 +22,10 @@ def validate_job(job: Job, nodes: Sequence[Node] | ClusterIndex, policy: Policy)
 
     A pool without any known node rejects nothing for its size: its nodes may not have reported yet.
     """
-    verdict = _against_policy(job, policy)
-    if verdict is not None:
-        return verdict
-    index = nodes if isinstance(nodes, ClusterIndex) else ClusterIndex(nodes)
-    verdict = against_cluster(request_of(job, policy, index), index)
+    verdict = against_policy(job, policy)
+    if verdict is None:
+        index = nodes if isinstance(nodes, ClusterIndex) else ClusterIndex(nodes)
+        verdict = against_cluster(request_of(job, policy, index), index)
     return None if verdict is None else Reject(job.id, *verdict)
 
 
@@ -34,38 +33,29 @@ Verdict = tuple[RejectCode, str, str]
 """Code, message, field of the job."""
 
 
-def _against_policy(job: Job, policy: Policy) -> Reject | None:
+def against_policy(job: Job, policy: Policy) -> Verdict | None:
+    """Why the policy, or plain arithmetic, rules the job out; None if they do not."""
     rules = policy.queues.get(job.queue)
     if rules is None:
-        return Reject(
-            job.id,
-            RejectCode.UNKNOWN_QUEUE,
-            f"queue: {job.queue!r} is not a queue of the policy, {suggest(job.queue, policy.queues)}",
-            "queue",
-        )
+        near = suggest(job.queue, policy.queues)
+        return RejectCode.UNKNOWN_QUEUE, f"queue: {job.queue!r} is not a queue of the policy, {near}", "queue"
     if policy.resolve_class(job.queue, job.priority) is None:
-        return Reject(
-            job.id,
-            RejectCode.UNKNOWN_CLASS,
-            f"priority: {job.priority!r} is not a class of queue {job.queue}, {suggest(job.priority, rules.classes)}",
-            "priority",
-        )
+        near = suggest(job.priority, rules.classes)
+        text = f"priority: {job.priority!r} is not a class of queue {job.queue}, {near}"
+        return RejectCode.UNKNOWN_CLASS, text, "priority"
     if job.node_count is not None and job.gpu_count and job.gpu_count % job.node_count:
-        return Reject(
-            job.id,
-            RejectCode.NOT_DIVISIBLE,
+        text = (
             f"node_count: {job.gpu_count} GPUs cannot be spread evenly over {job.node_count} nodes, "
-            "make gpu_count a multiple of node_count",
-            "node_count",
+            "make gpu_count a multiple of node_count"
         )
+        return RejectCode.NOT_DIVISIBLE, text, "node_count"
     for limit in limits_of(policy, job.queue, job.project):
         if limit.max_gpus is not None and job.gpu_count > limit.max_gpus:
-            return Reject(
-                job.id,
-                RejectCode.OVER_QUOTA,
-                f"gpu_count: needs {job.gpu_count} GPUs, but {limit.label} may hold at most {limit.max_gpus} (max_gpus)",
-                "gpu_count",
+            text = (
+                f"gpu_count: needs {job.gpu_count} GPUs, "
+                f"but {limit.label} may hold at most {limit.max_gpus} (max_gpus)"
             )
+            return RejectCode.OVER_QUOTA, text, "gpu_count"
     return None
 
 
@@ -109,23 +99,17 @@ def _of_cpu_job(request: Request, index: ClusterIndex, pools: list[str]) -> Verd
     if int(nodes.sum()) < count:
         text = f"node_count: needs {count} nodes, {_pools(pools)} has {int(nodes.sum())} that fit"
         return RejectCode.TOPOLOGY_TOO_SMALL, text, "node_count"
-    for code, name, need, have, words in (
-        (RejectCode.CPU, "cpu", request.cpu / count, index.node_cpu, lambda value: f"{value:g} cores"),
-        (
-            RejectCode.MEMORY,
-            "memory",
-            request.memory / count,
-            index.node_memory,
-            lambda value: format_memory(int(value)),
-        ),
-    ):
-        if int((have[nodes] >= need).sum()) < count:
-            most = float(have[nodes].max())
-            return (
-                code,
-                f"{name}: needs {words(need)} on a node, the largest of {_pools(pools)} has {words(most)}",
-                name,
-            )
+    cpu, memory = request.cpu / count, request.memory / count
+    most_cpu, most_memory = float(index.node_cpu[nodes].max()), float(index.node_memory[nodes].max())
+    if int((index.node_cpu[nodes] >= cpu).sum()) < count:
+        text = f"cpu: needs {cpu:g} cores on a node, the largest of {_pools(pools)} has {most_cpu:g}"
+        return RejectCode.CPU, text, "cpu"
+    if int((index.node_memory[nodes] >= memory).sum()) < count:
+        text = (
+            f"memory: needs {format_memory(int(memory))} on a node, "
+            f"the largest of {_pools(pools)} has {format_memory(int(most_memory))}"
+        )
+        return RejectCode.MEMORY, text, "memory"
     return None
 
 
@@ -149,10 +133,7 @@ def _of_gpu_kind(request: Request, index: ClusterIndex, pools: list[str]) -> Ver
     return None
 
 
-def _cells(
-    index: ClusterIndex,
-    filters: list[tuple[str, str, int, tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]],
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _cells(index: ClusterIndex, filters: list[Filter]) -> BoolArray:
     found = np.zeros(index.cell_count, dtype=bool)
     for wanted in filters:
         found |= index.eligible_cells(wanted)

@@ -1,0 +1,82 @@
+"""Cores and memory of nodes, beside their GPUs: what is free now, and what will be.
+
+A node that says 0 has as much as anybody asks for. A job with GPUs takes cores and memory from its nodes in
+proportion to its GPUs there; a job without GPUs evenly from its nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from emep.scheduling._index import ClusterIndex, FloatArray, IntArray
+from emep.scheduling.eligibility import Request
+from emep.scheduling.model import Job
+
+
+@dataclass(frozen=True, slots=True)
+class HostRoom:
+    """Free cores and bytes by node."""
+
+    cpu: FloatArray
+    memory: FloatArray
+
+    def caps(self, request: Request) -> IntArray:
+        """By node, for how many of the job's GPUs there are cores and memory."""
+        caps = np.full(len(self.cpu), float(request.gpus))
+        if request.cpu > 0:
+            caps = np.minimum(caps, np.floor(self.cpu * (request.gpus / request.cpu) + 1e-9))
+        if request.memory > 0:
+            caps = np.minimum(caps, np.floor(self.memory * (request.gpus / request.memory) + 1e-9))
+        whole: IntArray = np.maximum(caps, 0).astype(np.int64)
+        return whole
+
+
+class Hosts:
+    """Mutable: who takes how much of which node until when."""
+
+    def __init__(self, index: ClusterIndex) -> None:
+        self._index = index
+        self.now = HostRoom(index.node_cpu.copy(), index.node_memory.copy())
+        self._entries: list[tuple[float, int, float, float]] = []
+
+    def take(self, job: Job, gpus: IntArray, nodes: Sequence[str], end: float) -> None:
+        """A job has its share of its nodes until ``end``."""
+        for node, part in self._parts(gpus, nodes):
+            self.now.cpu[node] -= job.cpu * part
+            self.now.memory[node] -= job.memory * part
+            self._entries.append((end, node, job.cpu * part, job.memory * part))
+
+    def _parts(self, gpus: IntArray, nodes: Sequence[str]) -> list[tuple[int, float]]:
+        if self._index.unlimited_nodes:
+            return []
+        if len(gpus):
+            on, counts = np.unique(self._index.gpu_node[gpus], return_counts=True)
+            return list(zip(on.tolist(), (counts / len(gpus)).tolist(), strict=True))
+        known = [self._index.node_number[name] for name in nodes if name in self._index.node_number]
+        return [(node, 1 / len(known)) for node in known]
+
+    def at(self, time: float) -> HostRoom:
+        """What is free at a time, if nothing more starts."""
+        cpu, memory = self.now.cpu.copy(), self.now.memory.copy()
+        for end, node, cores, size in self._entries:
+            if end <= time:
+                cpu[node] += cores
+                memory[node] += size
+        return HostRoom(cpu, memory)
+
+    def without(self, gone: Iterable[tuple[Job, Sequence[int]]]) -> HostRoom:
+        """What is free once these jobs with GPUs are gone."""
+        cpu, memory = self.now.cpu.copy(), self.now.memory.copy()
+        node_of = self._index.gpu_node
+        for job, gpus in gone:
+            for gpu in gpus:
+                cpu[node_of[gpu]] += job.cpu / len(gpus)
+                memory[node_of[gpu]] += job.memory / len(gpus)
+        return HostRoom(cpu, memory)
+
+    def ends(self) -> set[float]:
+        """Times at which something comes free."""
+        return {entry[0] for entry in self._entries if entry[0] < np.inf}
