@@ -300,7 +300,7 @@ class Jobs(LedgerBase):
 
     def changes(self, since: int, ids: Collection[str] | None = None, limit: int = MAX_CHANGES) -> Changes:
         """Jobs with events after the cursor ``since``, each once, as they are now, and the next cursor."""
-        with self.database.read() as session:
+        with self.database.read_consistent() as session:
             until = clock_row(session)[0]
             if since >= until:
                 return Changes(jobs=[], cursor=min(since, until))
