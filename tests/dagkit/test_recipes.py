@@ -99,7 +99,8 @@ def test_a_misspelt_marker_is_left_for_the_engine_to_refuse():
 
 def test_uniform_averages_give_every_input_the_same_weight():
     averages = uniform_averages(read_recipe(RECIPE, None))
-    assert len(averages) == 10
+    assert len(averages) == 11
+    assert [entry["model"] for entry in averages["linear average"]["models"]] == ["good", "/abs/bad"]
     assert [entry["parameters"]["weight"] for entry in averages["uniform 0.4"]["models"]] == [0.4, 0.4]
 
 

@@ -68,20 +68,17 @@ def check_input(context: Mapping[str, Any], *, search: bool = False) -> dict[str
     params, root = context["params"], data_root()
     fields: dict[str, Any] = {}
     if params.get("recipe"):
-        recipe = read_recipe(params["recipe"], root)
+        fields["recipe"] = recipe = read_recipe(params["recipe"], root)
         if search and not searched(recipe):
             raise AirflowFailException(
                 "recipe: nothing to search; write a parameter as a range, such as "
                 "weight: {search: [-0.5, 1.0], start: 0.3}."
             )
-        fields["recipe"] = at_start(recipe)
     if params.get("model"):
         fields["models"] = [absolute(params["model"], root)]
-    tasks = [
-        absolute(task, root) for task in [*(params.get("tasks") or []), *(params.get("report_tasks") or [])]
-    ]
-    if tasks:
-        fields["tasks"] = list(dict.fromkeys(tasks))
+    for name in ("tasks", "report_tasks"):
+        if params.get(name):
+            fields[name] = [absolute(task, root) for task in params[name]]
     return fields
 
 
@@ -139,8 +136,11 @@ def ask_input(context: Mapping[str, Any], *, generation: int) -> dict[str, Any]:
         "population": params["population"],
         "batch": params["batch"],
     }
-    if params.get("objective"):
-        fields["objective"] = params["objective"]
+    if params.get("report_tasks"):
+        fields["report_tasks"] = [absolute(name, root) for name in params["report_tasks"]]
+    for name in ("objective", "limit"):
+        if params.get(name) is not None:
+            fields[name] = params[name]
     return fields
 
 
@@ -154,6 +154,11 @@ def candidates_input(context: Mapping[str, Any], *, generation: int) -> dict[str
 def tell_input(context: Mapping[str, Any], *, generation: int) -> dict[str, Any]:
     """evolve_tell of one generation."""
     return {"run_uri": search_folder(context), "generation": generation}
+
+
+def generation_is_unused(number: int, params: Mapping[str, Any]) -> bool:
+    """Whether the run asks for fewer generations than this one's number."""
+    return number >= int(params["generations"])
 
 
 def as_candidates(batch: list[int]) -> dict[str, Any]:
@@ -176,7 +181,8 @@ def _last_tell(context: Mapping[str, Any]) -> dict[str, Any]:
 def best_merge_input(context: Mapping[str, Any]) -> dict[str, Any]:
     """merge of the best recipe of the search."""
     best = _last_tell(context)["outputs"]["best"]["uri"]
-    return {"recipe": best, "output_name": context["params"]["output_name"]}
+    # Whoever clears a generation goes on to another best recipe: the run's own folder then holds that one.
+    return {"recipe": best, "output_name": context["params"]["output_name"], "force": True}
 
 
 @_built

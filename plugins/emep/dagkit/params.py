@@ -228,10 +228,11 @@ def search() -> dict[str, Param]:
     return {
         "objective": Param(
             None,
-            'Weight of each task in the score, for example {"digits_a": 1, "digits_b": 2}. Empty: the mean.',
-            type=["object", "null"],
+            "What the search raises: acc (accuracy), acc_norm, answer_logprob or bits_per_byte, as the mean "
+            'of the skills; with weights: {"metric": "acc", "weights": {"upright": 2, "turned": 1}}.',
+            type=["string", "object", "null"],
             title="Objective",
-            additionalProperties={"type": "number", "minimum": 0},
+            minLength=1,
             section=_SEARCH,
         ),
         "generations": Param(
@@ -248,7 +249,7 @@ def search() -> dict[str, Param]:
             "Candidates of each generation.",
             type="integer",
             title="Population",
-            minimum=2,
+            minimum=4,
             maximum=4096,
             section=_SEARCH,
         ),

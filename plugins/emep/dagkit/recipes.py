@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from emep.dagkit.settings import absolute
 
 UNIFORM_WEIGHTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+LINEAR = "linear average"
 """Uniform averages that an evolved merge is compared with on the scoreboard."""
 
 
@@ -122,15 +123,25 @@ def at_start(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def uniform_averages(recipe: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """``{"uniform 0.1": recipe, ...}``: the same weight for every input; empty if no weight is searched."""
+    """``{"linear average": recipe, "uniform 0.1": recipe, ...}``: the same weight for every input.
+
+    Empty if no weight is searched.
+    """
     if "weight" not in searched(recipe):
         return {}
-    return {
-        f"uniform {weight:g}": _replace_searched(
+    base = recipe.get("base_model")
+    parents = [path for path in model_paths(recipe) if base is None or path != _path(base)]
+    linear = {
+        "merge_method": "linear",
+        "models": [{"model": path, "parameters": {"weight": 1.0}} for path in parents],
+        **{key: recipe[key] for key in ("dtype", "out_dtype") if key in recipe},
+    }
+    averages = {LINEAR: linear}
+    for weight in UNIFORM_WEIGHTS:
+        averages[f"uniform {weight:g}"] = _replace_searched(
             recipe, lambda name, marker, w=weight: w if name == "weight" else _start(marker)
         )
-        for weight in UNIFORM_WEIGHTS
-    }
+    return averages
 
 
 def _start(marker: Mapping[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from airflow.sdk.definitions.xcom_arg import XComArg
 from emep.dagkit import inputs
 from emep.dagkit.settings import generation_groups
 from emep.operators.compatibility import CompatibilityCheckOperator
+from emep.operators.evolution import AskOperator, CandidatesOperator
 from emep.operators.fair_share import FairShareGpuOperator
 
 
@@ -94,16 +95,14 @@ def generation(number: int) -> tuple[FairShareGpuOperator, FairShareGpuOperator]
 
     @task_group(group_id=f"generation_{number}")
     def group() -> None:
-        ask = FairShareGpuOperator(
+        ask = AskOperator(
             task_id="ask",
-            engine="evolve_ask",
+            generation=number,
             input=inputs.ask_input(generation=number),
             output_uri=inputs.output_uri(name="search"),
-            return_field="metrics.batches",
-            inline_wait=20.0,
             **cpu_resources(max_duration="1h"),
         )
-        candidates = FairShareGpuOperator.partial(
+        candidates = CandidatesOperator.partial(
             task_id="candidates",
             engine="evolve_candidates",
             input=inputs.candidates_input(generation=number),
@@ -142,6 +141,7 @@ def unused_generations(params: Mapping[str, Any]) -> list[str]:
     """Tasks of the generation groups beyond those that the run asks for."""
     return [
         f"generation_{number}.{name}"
-        for number in range(params["generations"], generation_groups())
+        for number in range(generation_groups())
+        if inputs.generation_is_unused(number, params)
         for name in ("ask", "candidates", "tell")
     ]

@@ -60,7 +60,7 @@ class Demo:
             return self._with(Stack.of(self.home, project, self.options.port, processes))
 
     def _with(self, stack: Stack) -> int:
-        training = self._train(stack)
+        self._train(stack)
         with self.screen.busy("Preparing Airflow's database"):
             stack.migrate()
         stack.start_airflow()
@@ -71,9 +71,8 @@ class Demo:
                 stack.wait_until_ready(api, DAG_ID, agents)
             address = f"{api.url}  (user admin, password {stack.secrets.admin_password})"
             self.screen.say(f"Airflow is ready after {self._seconds():.0f} s: {address}")
-            if training:
-                with self.screen.busy("Waiting for the models"):
-                    stack.finished("models")
+            with self.screen.busy("Waiting for the models"):
+                stack.finished("models")
             code = self._pipeline(api, stack.processes)
             if not self.options.exit:
                 self.screen.say(f"\nAirflow: {address}\nCtrl-C ends the demo and every process it started.")
@@ -82,16 +81,12 @@ class Demo:
         finally:
             api.close()
 
-    def _train(self, stack: Stack) -> bool:
-        if models.ready(self.home.models, self.options.small):
-            self.screen.say("The demo's models are there already")
-            return False
-        self.screen.say("Training the demo's models: a base and its fine-tunes, one of them harmful")
+    def _train(self, stack: Stack) -> None:
+        self.screen.say("Training small models beside it: a base and three fine-tunes, one of them harmful")
         command = models.command(sys.executable, self.home.models, self.options.small)
         env = models.environment(stack.env)
-        # Airflow's start comes first: it is what the models are waited for with.
+        # Airflow's start is the longer way, so it goes first where both want a core.
         stack.processes.start("models", command, env, stack.project, nice=5)
-        return True
 
     def _start_agents(self, stack: Stack) -> int:
         """Two agents with simulated GPUs, or one with the real ones. Returns how many."""

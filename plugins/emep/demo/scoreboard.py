@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 UNIFORM = "uniform "
+LINEAR = "linear average"
 EVOLVED = "evolved"
 START = "start"
 
@@ -62,7 +63,7 @@ def read_scoreboard(metrics: Mapping[str, Any]) -> Scoreboard:
         for name, entry in metrics.items()
         if isinstance(entry, Mapping) and "combined" in entry
     ]
-    uniform = [row for row in rows if row.name.startswith(UNIFORM)]
+    uniform = [row for row in rows if row.name.startswith(UNIFORM) or row.name == LINEAR]
     best = max(uniform, key=lambda row: row.combined.value, default=None)
     evolved = next((row for row in rows if row.name == EVOLVED), None)
     if evolved is None:
@@ -72,7 +73,8 @@ def read_scoreboard(metrics: Mapping[str, Any]) -> Scoreboard:
 
 
 def _row(name: str, entry: Mapping[str, Any]) -> Row:
-    tasks = {task: _score(values) for task, values in entry.items() if task != "combined"}
+    parts = entry.get("skills") or {task: values for task, values in entry.items() if task != "combined"}
+    tasks = {part: _score(values) for part, values in parts.items() if isinstance(values, Mapping)}
     return Row(name, tasks, _score(entry["combined"]))
 
 

@@ -109,6 +109,7 @@ class FairShareGpuOperator(BaseOperator):
         trace_id: Any = None,
         job_type: Any = None,
         return_field: str = "",
+        if_empty: Any = None,
         inline_wait: float = INLINE_SECONDS,
         worker_end: bool = False,
         conn_id: str = DEFAULT_CONNECTION,
@@ -143,6 +144,7 @@ class FairShareGpuOperator(BaseOperator):
         self.trace_id = trace_id
         self.job_type = job_type
         self.return_field = return_field
+        self.if_empty = if_empty
         self.inline_wait = inline_wait
         self.worker_end = worker_end
         self.conn_id = conn_id
@@ -165,6 +167,7 @@ class FairShareGpuOperator(BaseOperator):
                 deferred_at=time.time(),
                 log_position=stream.position(),
                 return_field=self.return_field,
+                if_empty=self.if_empty,
                 push_result=self.do_xcom_push,
                 mapped=not _in_mapped_task(context) and next(self.iter_mapped_dependants(), None) is not None,
                 worker_end=self.worker_end,
@@ -185,7 +188,7 @@ class FairShareGpuOperator(BaseOperator):
         Raises AirflowException with the reason in one sentence, or AirflowFailException where a retry cannot
         help.
         """
-        outcome = outcome_of(job, self.return_field)
+        outcome = outcome_of(job, self.return_field, self.if_empty)
         if outcome.succeeded:
             return self.value(context, outcome)
         raise (AirflowException if outcome.retry else AirflowFailException)(outcome.sentence)

@@ -22,25 +22,25 @@ class Outcome:
     retry: bool = False
 
 
-def outcome_of(job: JobView, return_field: str = "") -> Outcome:
+def outcome_of(job: JobView, return_field: str = "", if_empty: Any = None) -> Outcome:
     """The outcome of a job in an end state. A failed job may be tried again; bad input, a cancelled,
     rejected, expired or dead job may not (the last two are dead letters, kept for a person).
     """
     state = job.state.value
     if state == "completed":
-        return _success(job, return_field)
+        return _success(job, return_field, if_empty)
     sentence = _sentence(job)
     retry = state == "failed" and job.exit_code != BAD_INPUT
     return Outcome(False, sentence=sentence, retry=retry)
 
 
-def _success(job: JobView, return_field: str) -> Outcome:
+def _success(job: JobView, return_field: str, if_empty: Any) -> Outcome:
     value: Any = job.result if job.result is not None else {}
     for name in filter(None, return_field.split(".")):
         if not isinstance(value, dict) or name not in value:
             return Outcome(False, sentence=f"job {job.id}: its Result has no {return_field!r}.")
         value = value[name]
-    return Outcome(True, value=value)
+    return Outcome(True, value=if_empty if if_empty is not None and not value else value)
 
 
 def _sentence(job: JobView) -> str:

@@ -106,6 +106,7 @@ class Hub:
         if not self._subscriptions and self._watch_task is not None:
             task, self._watch_task = self._watch_task, None
             task.cancel()
+            await self._forget_client()
 
     async def watching(self) -> None:
         """Wait until the watch has its cursor: whatever is read after this misses no change."""
@@ -176,7 +177,7 @@ class Hub:
 
 
 async def _cursor_now(client: AsyncEmepClient) -> int:
-    """A cursor from which on no change is missed: the ledger answers a cursor beyond its newest with its newest."""
+    """A cursor from which on no change is missed: beyond its newest the ledger answers with its newest."""
     return (await client.changes(BEYOND, 0)).cursor
 
 

@@ -37,9 +37,9 @@ class JobTrigger(BaseTrigger):
     """Waits for one job of the ledger to end.
 
     ``deferred_at`` is seconds since the Unix epoch. ``return_field`` is the part of the Result that becomes
-    the XCom (``metrics.batches``; empty: all of it). ``mapped`` records the value's length, for tasks that
-    are mapped over it. ``worker_end`` sends successes through the worker as well, for whatever only a worker
-    can do.
+    the XCom (``metrics.batches``; empty: all of it), ``if_empty`` what stands in for an empty one. ``mapped``
+    records the value's length, for tasks that are mapped over it. ``worker_end`` sends successes through the
+    worker as well, for whatever only a worker can do.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class JobTrigger(BaseTrigger):
         deferred_at: float,
         log_position: dict[str, Any] | None = None,
         return_field: str = "",
+        if_empty: Any = None,
         push_result: bool = True,
         mapped: bool = False,
         worker_end: bool = False,
@@ -60,11 +61,13 @@ class JobTrigger(BaseTrigger):
         self.deferred_at = deferred_at
         self.log_position = log_position
         self.return_field = return_field
+        self.if_empty = if_empty
         self.push_result = push_result
         self.mapped = mapped
         self.worker_end = worker_end
         self._stream = LogStream.at(log_position)
         self._said = ""
+        self._ended = False
         self._position_kept = time.monotonic()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -75,6 +78,7 @@ class JobTrigger(BaseTrigger):
             "deferred_at",
             "log_position",
             "return_field",
+            "if_empty",
             "push_result",
             "mapped",
             "worker_end",
@@ -84,7 +88,8 @@ class JobTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Follow the job to its end, then fire once."""
         job = await self._ended_job()
-        outcome = outcome_of(job, self.return_field)
+        self._ended = True
+        outcome = outcome_of(job, self.return_field, self.if_empty)
         if outcome.succeeded and not self.worker_end and await self._push(outcome):
             yield TaskSuccessEvent()
             return
@@ -215,6 +220,11 @@ class JobTrigger(BaseTrigger):
         except Exception as error:
             self.log.debug("The position in the log cannot be kept: %s", error)
 
+    async def cleanup(self) -> None:
+        """The trigger leaves this triggerer: keep the position for the next one."""
+        if not self._ended:
+            await self._keep_position(at_once=True)
+
     async def on_kill(self) -> None:
         """A person cleared, marked or deleted the task: cancel the job. A stopping triggerer never does."""
         from emep.hooks.emep import async_client
@@ -237,9 +247,8 @@ def describe(job: JobView) -> str:
         return f"Job {job.id} waits{again}: {job.reason or 'for the next plan'}"
     if state in ("starting", "running"):
         return f"Job {job.id} is {state}{where}{again}"
-    return (
-        f"Job {job.id} is {state}{again}: {job.reason}" if job.reason else f"Job {job.id} is {state}{again}"
-    )
+    why = f": {job.reason}" if job.reason not in ("", state) else ""
+    return f"Job {job.id} is {state}{again}{why}"
 
 
 def _gone(error: Exception) -> bool:

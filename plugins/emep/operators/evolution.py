@@ -1,0 +1,52 @@
+"""Tasks of a generation group that know when they have nothing to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from emep.operators.fair_share import FairShareGpuOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+NOTHING: list[list[int]] = [[]]
+"""The batches of a generation whose candidates all have a result: one empty batch, because a task that is
+mapped over nothing is skipped, and what comes after it with it.
+"""
+
+
+class AskOperator(FairShareGpuOperator):
+    """Asks for a generation's candidates; the XCom is their batches, for mapped tasks.
+
+    It skips itself, and by the trigger rules all after it, in a generation that the run does not ask for.
+    (The first task of the run skips those at once; this is for tasks that somebody has cleared.)
+    """
+
+    def __init__(self, *, generation: int, **kwargs: Any) -> None:
+        defaults: dict[str, Any] = {
+            "engine": "evolve_ask",
+            "return_field": "metrics.batches",
+            "if_empty": NOTHING,
+            "inline_wait": 20.0,
+        }
+        super().__init__(**{**defaults, **kwargs})
+        self.generation = generation
+
+    def execute(self, context: Context) -> Any:
+        """Skip, or ask. Raises as FairShareGpuOperator does."""
+        if self.generation >= context["params"]["generations"]:
+            raise AirflowSkipException(f"The run asks for {context['params']['generations']} generations.")
+        return super().execute(context)
+
+
+class CandidatesOperator(FairShareGpuOperator):
+    """Merges and evaluates the candidates of one batch; an empty one needs no allocation."""
+
+    def execute(self, context: Context) -> Any:
+        """Run the batch. Raises as FairShareGpuOperator does."""
+        if not (self.extra_input or {}).get("candidates", True):
+            self.log.info("Every candidate of this generation has its result already")
+            return None
+        return super().execute(context)

@@ -1,0 +1,121 @@
+"""EMEP's own API with Airflow's own simple auth manager, served over HTTP from the test's process.
+
+A test plays the node's agent and the supervisor through the API too, so it decides when a job starts, logs and
+ends. Users and their passwords are those of ``tests/conftest.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from tests.builders.ledger import make_settings, sqlite_engine
+
+from emep.api.app import create_app
+from emep.api.runtime import Runtime
+from emep.api.schemas import Completion, GpuReport, Heartbeat, JobView, NodeRequest, PollRequest, StartOrder
+from emep.client import EmepClient, agent_token, lease_token
+from emep.client.config import settings as client_settings
+
+
+class RealApi:
+    """The server, and short words for what an agent does."""
+
+    def __init__(self, port: int, runtime: Runtime) -> None:
+        self.port = port
+        self.runtime = runtime
+        self.url = f"http://127.0.0.1:{port}"
+        self.agent = EmepClient(self.url, auth=agent_token(runtime.settings.agent_token))
+        self.user = EmepClient(client_settings(self.url, username="emep", password="emep"))
+
+    def connection(self, login: str = "emep") -> str:
+        """The value of ``AIRFLOW_CONN_...`` for a user."""
+        fields = {"conn_type": "http", "host": "127.0.0.1", "schema": "http", "port": self.port}
+        return json.dumps({**fields, "login": login, "password": login})
+
+    def node(self, name: str = "n0", gpus: int = 4) -> None:
+        """Register a node with GPUs in one NVLink group."""
+        reports = [
+            GpuReport(index=i, uuid=f"{name}-{i}", gpu_type="H100", gpu_memory="80Gi", nvlink_group_id=name)
+            for i in range(gpus)
+        ]
+        self.agent.register_node(NodeRequest(name=name, cpu=16, memory="64Gi", gpus=reports))
+
+    def order(self, name: str = "n0") -> StartOrder:
+        """Wait for the next start order."""
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            for order in self.agent.poll(name, PollRequest(timeout=2)).orders:
+                if isinstance(order, StartOrder):
+                    return order
+        raise AssertionError("no order came")
+
+    def begin(self, order: StartOrder, log: str = "") -> EmepClient:
+        """The supervisor's first heartbeat, and a first piece of log; its client."""
+        holder = EmepClient(self.url, auth=lease_token(order.lease_token))
+        holder.heartbeat(order.allocation_id, Heartbeat(epoch=order.epoch))
+        if log:
+            holder.append_logs(order.allocation_id, 0, log.encode())
+        return holder
+
+    def end(
+        self,
+        order: StartOrder,
+        exit_code: int = 0,
+        result: dict[str, Any] | None = None,
+        log: str = "",
+        message: str | None = None,
+    ) -> JobView:
+        """Begin if it has not, log, complete."""
+        holder = self.begin(order, log)
+        if log:
+            holder.append_logs(order.allocation_id, len(log.encode()), b"", final=True)
+        return holder.complete(
+            order.allocation_id,
+            Completion(epoch=order.epoch, exit_code=exit_code, result=result, message=message),
+        )
+
+
+@contextmanager
+def real_api(folder: Path) -> Iterator[RealApi]:
+    """Serve while the block lasts, with the ledger in ``folder``."""
+    from airflow.api_fastapi.app import init_auth_manager
+    from airflow.models.revoked_token import RevokedToken
+    from airflow.settings import get_engine
+
+    from emep.ledger.tables import Base
+
+    # The only table of Airflow's that its authentication reads.
+    RevokedToken.__table__.create(get_engine(), checkfirst=True)
+    engine = sqlite_engine(str(folder / "ledger.db"))
+    Base.metadata.create_all(engine)
+    runtime = Runtime.build(engine, make_settings())
+    emep = create_app(runtime)
+    emep.state.runtime = runtime
+    root = FastAPI()
+    init_auth_manager(root)
+    root.mount("/emep", emep)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(root, host="127.0.0.1", port=port, log_level="warning"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    runtime.start()
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield RealApi(port, runtime)
+    finally:
+        server.should_exit = True
+        runtime.stop()
+        thread.join(10)
+        engine.dispose()

@@ -1,0 +1,225 @@
+"""The operator in a worker's place, over HTTP against EMEP's own API; the tests play the agent."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from tests.builders.real_api import real_api
+
+from emep.api.schemas import JobState
+from emep.operators.fair_share import FairShareGpuOperator
+
+
+@pytest.fixture
+def api(tmp_path, monkeypatch):
+    with real_api(tmp_path) as served:
+        monkeypatch.setenv("AIRFLOW_CONN_EMEP_DEFAULT", served.connection())
+        served.node()
+        yield served
+
+
+def context(
+    try_number: int = 1, max_tries: int = 3, map_index: int = -1, user: str | None = "alice"
+) -> dict[str, Any]:
+    ti = SimpleNamespace(
+        dag_id="emep_merge",
+        run_id="run 1",
+        task_id="merge",
+        map_index=map_index,
+        try_number=try_number,
+        max_tries=max_tries,
+    )
+    return {"ti": ti, "dag_run": SimpleNamespace(run_id="run 1", triggering_user_name=user)}
+
+
+def operator(**fields: Any) -> FairShareGpuOperator:
+    fields = {
+        "task_id": "merge",
+        "engine": "merge",
+        "input": {"recipe": "r"},
+        "output_uri": "file:///tmp/o",
+        **fields,
+    }
+    with DAG("emep_merge", schedule=None):
+        return FairShareGpuOperator(**fields)
+
+
+def in_background(work: Any) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_a_short_job_ends_inline_and_its_log_is_in_the_task_s(api, capsys):
+    agent = in_background(
+        lambda: api.end(api.order(), 0, {"status": "done", "metrics": {"n": 1}}, "reading\nwriting\n")
+    )
+    assert operator(inline_wait=30).execute(context()) == {"status": "done", "metrics": {"n": 1}}
+    agent.join()
+    shown = capsys.readouterr().out
+    for line in ("reading", "writing", "is running on n0:0"):
+        assert shown.count(line) == 1, line
+
+
+def test_a_part_of_the_result_is_returned(api):
+    agent = in_background(lambda: api.end(api.order(), 0, {"metrics": {"batches": [[0], [1]]}}))
+    assert operator(inline_wait=30, return_field="metrics.batches").execute(context()) == [[0], [1]]
+    agent.join()
+
+
+def test_a_long_job_is_deferred_once_with_all_that_the_trigger_needs(api):
+    with pytest.raises(TaskDeferred) as caught:
+        operator(inline_wait=0, return_field="metrics.x").execute(context())
+    assert caught.value.method_name == "execute_complete"
+    assert caught.value.timeout is None
+    path, kwargs = caught.value.trigger.serialize()
+    assert path == "emep.triggers.job.JobTrigger"
+    assert kwargs["return_field"] == "metrics.x"
+    assert kwargs["conn_id"] == "emep_default"
+    assert api.user.job(kwargs["job_id"]).state in (JobState.PENDING, JobState.STARTING)
+
+
+def test_the_request_says_who_asks_and_for_what(api):
+    with pytest.raises(TaskDeferred) as caught:
+        operator(
+            inline_wait=0,
+            job_queue="eval",
+            priority="high",
+            project="org/team",
+            gpu_count="2",
+            nvlink_required="True",
+            max_duration="2h",
+            seed="7",
+            extra_input={"candidates": [1]},
+        ).execute(context(map_index=3, try_number=2))
+    job = api.user.job(caught.value.trigger.job_id)
+    assert (job.queue, job.priority, job.project, job.user) == ("eval", "high", "org/team", "alice")
+    assert (job.gpu_count, job.nvlink_required, job.job_type) == (2, True, "merge")
+    assert (job.airflow.dag_id, job.airflow.run_id, job.airflow.map_index) == ("emep_merge", "run 1", 3)
+    assert (job.airflow.try_number, job.airflow.last_try) == (2, False)
+    order = api.order()
+    assert order.spec["seed"] == 7
+    assert order.spec["input"] == {"recipe": "r", "candidates": [1]}
+
+
+def test_empty_fields_are_the_policy_s_defaults(api):
+    request = operator(gpu_memory_min="", gpu_type="None", max_duration=None, experiment_id="").request(
+        context()
+    )
+    assert request.gpu_type is None
+    assert request.gpu_memory_min == 0
+    assert request.max_duration is None
+    assert request.experiment_id == "run 1"
+
+
+def test_the_key_holds_the_try_and_the_checkpoint_key_does_not():
+    first, second = operator().request(context(1)), operator().request(context(2))
+    assert first.idempotency_key != second.idempotency_key
+    assert first.checkpoint_key == second.checkpoint_key
+    assert operator().request(context(1, map_index=0)).checkpoint_key != first.checkpoint_key
+
+
+def test_the_last_try_says_so():
+    assert operator().request(context(4, max_tries=3)).airflow.last_try
+    assert not operator().request(context(3, max_tries=3)).airflow.last_try
+
+
+def test_asking_again_after_a_crash_is_the_same_job(api):
+    jobs = set()
+    for _ in range(2):
+        with pytest.raises(TaskDeferred) as caught:
+            operator(inline_wait=0).execute(context())
+        jobs.add(caught.value.trigger.job_id)
+    assert len(jobs) == 1
+
+
+def test_bad_input_is_not_tried_again_and_says_file_and_field(api):
+    error = {
+        "code": "bad_input",
+        "message": "unknown method 'linaer'",
+        "file": "r.yaml",
+        "field": "merge_method",
+    }
+    agent = in_background(lambda: api.end(api.order(), 65, {"status": "failed", "error": error}))
+    with pytest.raises(AirflowFailException) as caught:
+        operator(inline_wait=30).execute(context())
+    agent.join()
+    assert str(caught.value) == "r.yaml: merge_method: unknown method 'linaer'"
+
+
+def test_a_failure_of_the_work_is_tried_again(api):
+    agent = in_background(
+        lambda: api.end(api.order(), 1, {"status": "failed", "error": {"message": "disk full"}})
+    )
+    with pytest.raises(AirflowException, match="disk full") as caught:
+        operator(inline_wait=30).execute(context())
+    agent.join()
+    assert not isinstance(caught.value, AirflowFailException)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"gpu_count": 64}, ["64", "4"]),
+        ({"gpu_memory_min": "200Gi"}, ["200"]),
+        ({"gpu_type": "TPU"}, ["TPU"]),
+        ({"priority": "urgent"}, ["urgent"]),
+        ({"job_queue": "mrege"}, ["mrege"]),
+    ],
+)
+def test_what_can_never_run_fails_at_once_with_the_scheduler_s_sentence(api, fields, words):
+    with pytest.raises(AirflowFailException) as caught:
+        operator(**fields).execute(context())
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_field_of_the_wrong_type_is_named():
+    with pytest.raises(AirflowFailException, match=r"max_duration: .*soon"):
+        operator(max_duration="soon").request(context())
+
+
+def test_someone_who_may_not_submit_is_told(api, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_EMEP_DEFAULT", api.connection("viewer"))
+    with pytest.raises(AirflowFailException, match="viewer"):
+        operator().execute(context())
+
+
+def test_an_api_that_is_away_fails_the_try_and_is_tried_again(monkeypatch):
+    connection = '{"conn_type": "http", "host": "127.0.0.1", "port": 9, "login": "emep", "password": "x"}'
+    monkeypatch.setenv("AIRFLOW_CONN_EMEP_DEFAULT", connection)
+    with pytest.raises(Exception, match=r"127\.0\.0\.1:9") as caught:
+        operator().execute(context())
+    assert not isinstance(caught.value, AirflowFailException)
+
+
+def test_killing_the_worker_s_leg_cancels_the_job(api):
+    task = operator(inline_wait=0)
+    with pytest.raises(TaskDeferred) as caught:
+        task.execute(context())
+    task.on_kill()
+    order = api.order() if api.user.job(caught.value.trigger.job_id).state == JobState.STARTING else None
+    assert order is None
+    assert api.user.job(caught.value.trigger.job_id).state in (JobState.CANCELLED, JobState.YIELDING)
+
+
+def test_killing_before_anything_was_asked_does_nothing():
+    operator().on_kill()
+
+
+def test_the_worker_s_last_leg_reads_the_event(api):
+    with pytest.raises(TaskDeferred) as caught:
+        operator(inline_wait=0).execute(context())
+    api.end(api.order(), 0, {"metrics": {"n": 2}})
+    event = {"job": api.user.job(caught.value.trigger.job_id).model_dump(mode="json")}
+    assert operator(return_field="metrics.n").execute_complete(context(), event) == 2
+
+
+def test_the_operator_does_not_use_airflow_s_own_queue():
+    assert operator(job_queue="eval").queue == "default"

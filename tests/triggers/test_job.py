@@ -1,0 +1,283 @@
+"""The trigger in a triggerer's place, over HTTP against EMEP's own API; the tests play the agent.
+
+Of Airflow's supervisor only its inbox is replaced: what the trigger sends there is kept by the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
+from tests.builders.jobs import job_view
+from tests.builders.ledger import SPEC
+from tests.builders.real_api import real_api
+
+from emep.api.schemas import JobRequest, JobState
+from emep.triggers import job as trigger_module
+from emep.triggers.hub import Hub
+from emep.triggers.job import POSITION_KEY, JobTrigger, describe
+
+TASK = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, id="i", try_number=1)
+RESULT = {"status": "done", "metrics": {"batches": [[0, 1], [2]]}}
+
+
+class Inbox:
+    """Airflow's supervisor, as far as a trigger speaks to it."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.kept: dict[str, Any] = {}
+
+    def send(self, msg: Any) -> Any:
+        self.sent.append(msg)
+        if type(msg).__name__ == "SetXCom":
+            self.kept[msg.key] = msg.value
+            return None
+        from airflow.sdk.execution_time.comms import XComResult
+
+        return XComResult(key=msg.key, value=self.kept.get(msg.key))
+
+    def value(self, key: str = "return_value") -> Any:
+        return next(msg for msg in self.sent if type(msg).__name__ == "SetXCom" and msg.key == key)
+
+
+@pytest.fixture
+def api(tmp_path, monkeypatch):
+    with real_api(tmp_path) as served:
+        monkeypatch.setenv("AIRFLOW_CONN_EMEP_DEFAULT", served.connection())
+        served.node()
+        yield served
+
+
+@pytest.fixture
+def inbox(monkeypatch):
+    from airflow.sdk.execution_time import task_runner
+
+    inbox = Inbox()
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", inbox, raising=False)
+    return inbox
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """The pause before a worker's leg has a test of its own; elsewhere nobody waits for it."""
+    monkeypatch.setattr(trigger_module, "EARLIEST_WORKER_LEG", 0.0)
+
+
+def submit(api: Any, **fields: Any) -> str:
+    return api.user.submit_job(JobRequest(spec=SPEC, **fields)).id
+
+
+def trigger_for(job_id: str, **fields: Any) -> JobTrigger:
+    trigger = JobTrigger(job_id=job_id, conn_id="emep_default", deferred_at=time.time(), **fields)
+    trigger.task_instance = TASK
+    return trigger
+
+
+async def event_of(trigger: JobTrigger) -> Any:
+    async with asyncio.timeout(60):
+        async for event in trigger.run():
+            return event
+    raise AssertionError("no event")
+
+
+async def started(trigger: JobTrigger) -> asyncio.Task[Any]:
+    """The trigger at work, once it has said something of its job."""
+    task = asyncio.create_task(event_of(trigger))
+    async with asyncio.timeout(30):
+        while not trigger._said:
+            await asyncio.sleep(0.01)
+    return task
+
+
+async def test_a_success_ends_in_the_trigger_with_the_result_as_xcom(api, inbox):
+    job_id = submit(api)
+    task = await started(trigger_for(job_id))
+    await asyncio.to_thread(lambda: api.end(api.order(), 0, RESULT))
+    assert isinstance(await task, TaskSuccessEvent)
+    sent = inbox.value()
+    assert sent.value == RESULT
+    assert (sent.dag_id, sent.run_id, sent.task_id, sent.map_index) == ("d", "r", "t", -1)
+    assert sent.mapped_length is None
+
+
+async def test_a_value_that_is_mapped_over_has_its_length_recorded(api, inbox):
+    job_id = submit(api)
+    await asyncio.to_thread(lambda: api.end(api.order(), 0, RESULT))
+    event = await event_of(trigger_for(job_id, return_field="metrics.batches", mapped=True))
+    assert isinstance(event, TaskSuccessEvent)
+    assert inbox.value().value == [[0, 1], [2]]
+    assert inbox.value().mapped_length == 2
+
+
+async def test_without_a_wish_for_an_xcom_none_is_pushed(api, inbox):
+    job_id = submit(api)
+    await asyncio.to_thread(lambda: api.end(api.order(), 0, RESULT))
+    assert isinstance(await event_of(trigger_for(job_id, push_result=False)), TaskSuccessEvent)
+    assert not [msg for msg in inbox.sent if type(msg).__name__ == "SetXCom"]
+
+
+async def test_a_success_that_needs_a_worker_gets_one(api, inbox):
+    job_id = submit(api)
+    await asyncio.to_thread(lambda: api.end(api.order(), 0, RESULT))
+    event = await event_of(trigger_for(job_id, worker_end=True))
+    assert not isinstance(event, TaskSuccessEvent)
+    assert event.payload["job"]["result"] == RESULT
+
+
+async def test_a_failure_takes_the_worker_s_leg_with_the_job(api, inbox):
+    job_id = submit(api)
+    await asyncio.to_thread(lambda: api.end(api.order(), 65, {"error": {"message": "bad"}}))
+    event = await event_of(trigger_for(job_id))
+    assert type(event) is TriggerEvent
+    assert event.payload["job"]["state"] == "failed"
+    assert event.payload["job"]["exit_code"] == 65
+
+
+async def test_a_worker_s_leg_comes_no_sooner_than_20_seconds_after_the_deferral(api, inbox, monkeypatch):
+    monkeypatch.setattr(trigger_module, "EARLIEST_WORKER_LEG", 20.0)
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    job_id = submit(api)
+    await asyncio.to_thread(lambda: api.end(api.order(), 1))
+    trigger = trigger_for(job_id)
+    job = await trigger._ended_job()
+    monkeypatch.setattr(trigger_module.asyncio, "sleep", sleep)
+    monkeypatch.setattr(trigger, "_ended_job", lambda: _value(job))
+    await event_of(trigger)
+    assert 10 < slept[-1] <= 20
+
+
+async def _value(value: Any) -> Any:
+    return value
+
+
+async def test_the_log_is_shown_line_by_line_once(api, inbox, capsys):
+    job_id = submit(api)
+    task = await started(trigger_for(job_id))
+    order = await asyncio.to_thread(api.order)
+    holder = await asyncio.to_thread(api.begin, order, "tensor 1 of 2\ntens")
+    await asyncio.to_thread(holder.append_logs, order.allocation_id, 18, b"or 2 of 2\nend")
+    await asyncio.to_thread(holder.append_logs, order.allocation_id, 31, b"", True)
+    await asyncio.to_thread(api.end, order, 0, RESULT)
+    await task
+    shown = capsys.readouterr().out
+    assert shown.count("tensor 1 of 2") == shown.count("tensor 2 of 2") == 1
+    assert shown.count("] end ") + shown.count("] end\n") == 1
+
+
+async def test_it_goes_on_in_the_log_where_the_worker_stopped(api, inbox, capsys):
+    job_id = submit(api)
+    order = await asyncio.to_thread(api.order)
+    holder = await asyncio.to_thread(api.begin, order, "one\ntwo\n")
+    await asyncio.to_thread(holder.append_logs, order.allocation_id, 8, b"", True)
+    await asyncio.to_thread(api.end, order, 0, RESULT)
+    await event_of(trigger_for(job_id, log_position={"allocation_id": order.allocation_id, "offset": 4}))
+    shown = capsys.readouterr().out
+    assert " one " not in shown
+    assert " two " in shown
+
+
+async def test_a_restarted_triggerer_goes_on_in_the_log_where_the_one_before_was(api, inbox, capsys):
+    job_id = submit(api)
+    order = await asyncio.to_thread(api.order)
+    holder = await asyncio.to_thread(api.begin, order, "one\ntwo\n")
+    inbox.kept[POSITION_KEY] = {"allocation_id": order.allocation_id, "offset": 4}
+    await asyncio.to_thread(holder.append_logs, order.allocation_id, 8, b"", True)
+    await asyncio.to_thread(api.end, order, 0, RESULT)
+    trigger = trigger_for(job_id)
+    trigger.deferred_at -= 100
+    assert isinstance(await event_of(trigger), TaskSuccessEvent)
+    shown = capsys.readouterr().out
+    assert " one " not in shown
+    assert " two " in shown
+
+
+async def test_a_stopping_triggerer_keeps_the_position_and_cancels_nothing(api, inbox):
+    job_id = submit(api)
+    trigger = trigger_for(job_id)
+    task = await started(trigger)
+    order = await asyncio.to_thread(api.order)
+    await asyncio.to_thread(api.begin, order, "one\n")
+    async with asyncio.timeout(30):
+        while not trigger._stream.offset:
+            await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await trigger.cleanup()
+    assert inbox.kept[POSITION_KEY] == {"allocation_id": order.allocation_id, "offset": 4}
+    assert (await asyncio.to_thread(api.user.job, job_id)).state == JobState.RUNNING
+
+
+async def test_a_user_s_kill_cancels_the_job(api, inbox):
+    job_id = submit(api)
+    trigger = trigger_for(job_id)
+    task = await started(trigger)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await trigger.on_kill()
+    assert (await asyncio.to_thread(api.user.job, job_id)).state in (JobState.CANCELLED, JobState.YIELDING)
+
+
+async def test_why_a_job_waits_is_said_when_it_changes(api, inbox, capsys):
+    first = submit(api, gpu_count=4)
+    second = submit(api, gpu_count=4)
+    task = await started(trigger_for(second))
+    await asyncio.to_thread(lambda: api.end(api.order(), 0, RESULT))
+    await asyncio.to_thread(lambda: api.end(api.order(), 0, RESULT))
+    await task
+    shown = capsys.readouterr().out
+    assert first not in [word for word in shown.split() if word == f"Job {first}"]
+    assert f"Job {second} waits" in shown
+    assert f"Job {second} is completed" in shown
+
+
+async def test_a_job_that_the_ledger_does_not_know_fails_the_trigger(api, inbox):
+    from emep.client import EmepApiError
+
+    with pytest.raises(EmepApiError):
+        await event_of(trigger_for("no-such-job"))
+
+
+async def test_many_triggers_share_one_watch(api, inbox):
+    jobs = [submit(api, gpu_count=0) for _ in range(6)]
+    tasks = [await started(trigger_for(job_id)) for job_id in jobs]
+    assert await Hub.get("emep_default") is await Hub.get("emep_default")
+    watches = [task for task in asyncio.all_tasks() if task.get_name().startswith("emep watch")]
+    assert len(watches) == 1
+    for _ in jobs:
+        await asyncio.to_thread(lambda: api.end(api.order(), 0, RESULT))
+    assert all(isinstance(event, TaskSuccessEvent) for event in await asyncio.gather(*tasks))
+    await asyncio.sleep(0)
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("emep watch")]
+
+
+def test_a_trigger_survives_its_own_serialization():
+    trigger = JobTrigger(job_id="j", conn_id="c", deferred_at=1.0, return_field="metrics.x", mapped=True)
+    path, kwargs = trigger.serialize()
+    module, _, name = path.rpartition(".")
+    assert (module, name) == (JobTrigger.__module__, JobTrigger.__qualname__)
+    assert JobTrigger(**kwargs).serialize() == (path, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"state": "pending", "reason": "needs 8 GPUs, 5 free"}, "Job job-1 waits: needs 8 GPUs, 5 free"),
+        ({"state": "pending", "epoch": 2, "reason": "x"}, "Job job-1 waits (epoch 2): x"),
+        ({"state": "running", "nodes": ["n0"]}, "Job job-1 is running on n0"),
+        ({"state": "failed", "reason": "time limit"}, "Job job-1 is failed: time limit"),
+        ({"state": "completed", "reason": "completed"}, "Job job-1 is completed"),
+    ],
+)
+def test_a_job_is_described_in_one_sentence(fields, sentence):
+    assert describe(job_view(**fields)) == sentence
