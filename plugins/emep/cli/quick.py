@@ -14,13 +14,15 @@ _UNUSED = ("trio", "click")
 
 def import_httpx() -> None:
     """Import httpx as if trio and click were not installed; both can be imported as usual afterwards."""
-    if "httpx" in sys.modules:
+    if "httpcore" in sys.modules:
         return
     hidden = [name for name in _UNUSED if name not in sys.modules]
     for name in hidden:
         sys.modules[name] = None  # type: ignore[assignment] # the documented way to make an import fail
     try:
         import_module("httpx")
+        # httpx imports its transport when the first client is made.
+        import_module("httpcore")
     finally:
         for name in hidden:
             del sys.modules[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from http import HTTPStatus
 from typing import Any
 
@@ -123,6 +124,8 @@ def _cause(error: BaseException) -> str:
     """The operating system's own words, which httpx wraps twice."""
     seen: BaseException | None = error
     while seen is not None:
+        if isinstance(seen, OSError) and seen.errno and seen.errno > 0:
+            return os.strerror(seen.errno).lower()
         if isinstance(seen, OSError) and seen.strerror:
             return seen.strerror.lower()
         seen = seen.__cause__ or seen.__context__
