@@ -265,7 +265,9 @@ class Agent:
                     await asyncio.wait(list(self._tasks.values()))
         with suppress(EmepError, TimeoutError):
             async with asyncio.timeout(3.0):
-                await self._client.poll(self._settings.name, PollRequest(running=self._listed(), timeout=0))
+                await self._client.poll(
+                    self._settings.name, PollRequest(running=self._listed(), timeout=0, leaving=True)
+                )
 
     async def _clean(self) -> None:
         while True:

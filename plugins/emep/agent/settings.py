@@ -47,8 +47,9 @@ class AgentSettings:
     pass_environment: tuple[str, ...] = ()
     report_every: float = 10.0
     poll_timeout: float = 20.0
-    stop_grace: float = 30.0
-    """What its work gets to checkpoint when the agent itself is told to stop."""
+    stop_grace: float = 130.0
+    """What its work gets to checkpoint when the agent itself is told to stop: a little more than the two
+    minutes after which a supervisor gives up by itself."""
     connect_patience: float = 15.0
     """How long an API that is not there is waited for at the start."""
 

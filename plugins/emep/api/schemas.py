@@ -303,6 +303,8 @@ class PollRequest(Request):
 
     running: list[RunningAllocation] = Field(default_factory=list, max_length=4096)
     timeout: float = Field(default=20, ge=0, le=30)
+    leaving: bool = False
+    """The agent is about to end: nothing more is to be given to this node until it registers again."""
 
 
 class StartOrder(BaseModel):

@@ -79,9 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     work.add_argument(
         "--stop-grace",
-        default="30s",
+        default="130s",
         metavar="TIME",
-        help="what work gets to checkpoint when the agent ends (30s)",
+        help="what work gets to checkpoint when the agent ends (130s)",
     )
     parser.add_argument(
         "--connect-timeout",
