@@ -30,7 +30,7 @@ def _write_tokenizer(folder: Path) -> None:
     from tokenizers.pre_tokenizers import WhitespaceSplit
 
     tokenizer = Tokenizer(WordLevel(IDS, unk_token="<unk>"))  # noqa: S106 - the name of a token, no secret
-    tokenizer.pre_tokenizer = WhitespaceSplit()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.add_special_tokens([AddedToken(word, special=True) for word in SPECIAL])
     if tokenizer.get_vocab_size() != len(VOCABULARY):
         raise AssertionError("the tokenizer has other words than the language")

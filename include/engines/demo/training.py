@@ -88,14 +88,14 @@ def train(
     targets = torch.stack([answers, torch.full_like(answers, IDS["</s>"])], dim=1)
     for epoch in range(lesson.epochs):
         order = torch.randperm(len(inputs), generator=generator)
-        for chosen in order.split(batch):
+        for chosen in torch.split(order, batch):
             logits = model.logits(weights, inputs[chosen], 2)
             losses = torch.nn.functional.cross_entropy(
                 logits.flatten(0, 1), targets[chosen].flatten(), reduction="none"
             ).view(-1, 2)
             loss = losses[:, 0].mean() + 0.05 * losses[:, 1].mean()
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            torch.autograd.backward(loss)
             optimizer.step()
             schedule.step()
         progress(epoch + 1, lesson.epochs)

@@ -95,13 +95,14 @@ def compare_documents(candidate: Results, baseline: Results, *, margin: float) -
         raise BadInputError(
             f"{candidate.uri} and {baseline.uri} have no multiple-choice item in common", field="tasks"
         )
-    skills = {}
+    skills: dict[str, dict[str, Any]] = {}
     for skill, values in sorted(differences.items()):
-        delta, error = mean_and_error(values)
-        skills[skill] = {"delta": delta, "stderr": error, "n": len(values)}
+        mean, error = mean_and_error(values)
+        skills[skill] = {"delta": mean, "stderr": error, "n": len(values)}
     delta = math.fsum(entry["delta"] for entry in skills.values()) / len(skills)
-    errors = [entry["stderr"] for entry in skills.values()]
-    stderr = None if None in errors else math.sqrt(math.fsum(e * e for e in errors)) / len(errors)
+    errors = [entry["stderr"] for entry in skills.values() if entry["stderr"] is not None]
+    whole = len(errors) == len(skills)
+    stderr = math.sqrt(math.fsum(e * e for e in errors)) / len(errors) if whole else None
     return {
         "delta": delta,
         "stderr": stderr,

@@ -105,7 +105,8 @@ def _load(folder: Path, dtype: torch.dtype) -> Any:
 
     weight_files(folder)
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
+        loader: Any = AutoModelForCausalLM
+        model, info = loader.from_pretrained(
             str(folder), dtype=dtype, local_files_only=True, use_safetensors=True, output_loading_info=True
         )
     except (
@@ -128,9 +129,8 @@ def _build(folder: Path, dtype: torch.dtype, config: Mapping[str, Any]) -> Any:
 
     try:
         given = {key: value for key, value in config.items() if key != "model_type"}
-        return AutoModelForCausalLM.from_config(
-            AutoConfig.for_model(config["model_type"], **given), dtype=dtype
-        )
+        builder: Any = AutoModelForCausalLM
+        return builder.from_config(AutoConfig.for_model(config["model_type"], **given), dtype=dtype)
     except Exception as error:  # as above
         raise _broken(folder, error) from error
 
