@@ -137,6 +137,8 @@ class Policy:
     """Among equals: submit_time, shortest or smallest_area."""
     starvation_bound: float | None = None
     """A job that has waited this long goes back to submission order; None: no bound."""
+    overtaking: str = "free"
+    """Under ``shortest`` and ``smallest_area``: free, or bounded by the longest wait of submission order."""
     preemption: PreemptionPolicy = PreemptionPolicy()
     simulation: SimulationPolicy = SimulationPolicy()
     tiers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

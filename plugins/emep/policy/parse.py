@@ -19,6 +19,7 @@ from emep.policy.model import (
 from emep.policy.reading import Value
 
 ORDERS = ("submit_time", "shortest", "smallest_area")
+OVERTAKING = ("free", "bounded")
 PLACEMENTS = ("pack", "spread")
 LABEL_FIELDS = (
     "gpu_type", "gpu_memory", "gpu_count", "nvlink_group_id", "rack_id", "block_id", "network_bandwidth_gbps",
@@ -76,6 +77,7 @@ def _plain_values(found: Mapping[str, Value], base: Policy) -> dict[str, Any]:
         "reservations": lambda value: None if value.raw == "all" else _reservations(value),
         "order": lambda value: value.choice(ORDERS),
         "starvation_bound": lambda value: value.optional(Value.duration),
+        "overtaking": lambda value: value.choice(OVERTAKING),
         "preemption": lambda value: _section(value, base.preemption),
         "simulation": lambda value: _section(value, base.simulation),
         "lease": lambda value: _section(value, base.lease),
