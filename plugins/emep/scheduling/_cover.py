@@ -184,7 +184,8 @@ def _in_rack(room: Room, cells: IntArray, need: int) -> Take:
     if len(cells) <= EXACT_CELLS:
         return subset(room, cells, need)
     found = room.best(
-        tight(room.index, room.available, part, need, spread=room.spread) for part in _kinds(room, cells, need)
+        tight(room.index, room.available, part, need, spread=room.spread)
+        for part in _kinds(room, cells, need)
     )
     assert found is not None  # noqa: S101 - the first part is all of the region
     return found

@@ -28,7 +28,7 @@ def place_cpu_job(
         if len(nodes) < count:
             continue
         left = board.hosts.now.cpu[nodes] if not request.spread else -board.hosts.now.cpu[nodes]
-        order = np.lexsort((nodes, left, board.node_free[nodes] > 0))
+        order = np.lexsort((nodes, left, board.counts.by_node[nodes] > 0))
         return tuple(index.nodes[number].name for number in sorted(nodes[order[:count]].tolist()))
     return None
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from emep.policy import Policy
 from emep.scheduling._board import Board
 from emep.scheduling._cpu import CpuReservations, place_cpu_job
+from emep.scheduling._entry import Entry, EntryBook, Leaf
 from emep.scheduling._index import ClusterIndex, IntArray
+from emep.scheduling._occupancy import Occupancy
 from emep.scheduling.backfill import earliest
-from emep.scheduling.eligibility import Request, request_of, run_limit
+from emep.scheduling.eligibility import Request
 from emep.scheduling.explain import Blocked, Explainer
 from emep.scheduling.fair_share import FairTree
 from emep.scheduling.model import (
@@ -24,14 +26,13 @@ from emep.scheduling.model import (
     Preempt,
     Reject,
     Reservation,
-    Snapshot,
     Start,
+    UsageRecord,
 )
-from emep.scheduling.order import PendingOrder
+from emep.scheduling.order import Lines, PendingOrder
 from emep.scheduling.placement import place
 from emep.scheduling.preemption import Preemption
 from emep.scheduling.quota import Holdings
-from emep.scheduling.reject import Verdict, against_cluster, against_policy
 
 _NO_GPUS = np.zeros(0, dtype=np.int64)
 
@@ -39,169 +40,206 @@ _NO_GPUS = np.zeros(0, dtype=np.int64)
 class Cycle:
     """Looks at every pending job once, in order."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, now: float, index: ClusterIndex) -> None:
-        self.snapshot, self.policy, self.now, self.index = snapshot, policy, now, index
-        self.board = Board(index, snapshot, policy, now)
-        self.holdings = Holdings(policy)
-        self.holdings.add_all(snapshot.allocations, {node.name: node.pool for node in index.nodes})
-        self.tree = FairTree(policy, snapshot.usage)
-        self.preemption = Preemption(self.board, self.holdings, snapshot.allocations)
+    def __init__(
+        self,
+        occupancy: Occupancy,
+        holdings: Holdings,
+        book: EntryBook,
+        now: float,
+        pending: Sequence[Entry],
+        usage: Iterable[UsageRecord],
+        holds: Iterable[Hold],
+    ) -> None:
+        self.policy: Policy = occupancy.policy
+        self.index: ClusterIndex = occupancy.index
+        self.occupancy, self.holdings, self.book, self.now = occupancy, holdings, book, now
+        self.usage = usage
+        self.pending = pending
+        self._by_id = {entry.job.id: entry for entry in pending} if holds or occupancy.yielding else {}
+        self.board = Board(occupancy, now, {job_id: one.job for job_id, one in self._by_id.items()}, holds)
+        self.preemption = Preemption(self.board, self.holdings)
         self.starts: list[Start] = []
         self.preemptions: list[Preempt] = []
         self.rejections: list[Reject] = []
         self.blocked: list[Blocked] = []
         self.reserved_at: dict[str, float] = {}
+        self._tree: FairTree | None = None
+        self._charges: list[tuple[Leaf, float]] = []
         self._cpu_reservations = CpuReservations(self.board)
-        self._requests: dict[Request, Request] = {}
-        self._verdicts: dict[int, Verdict | None] = {}
         self._failed: dict[int, float] = {}
         """Request (by identity of its shared value) -> least end of a run that did not fit."""
         self._closed: dict[tuple[str, bool], str] = {}
         """Without backfill: (pool, CPU job?) -> the job that everybody there is behind."""
-        self._count_promises()
-        self._charge_entries()
-
-    def _count_promises(self) -> None:
-        """What is promised counts as held, or others of the same project would take its quota meanwhile."""
-        pending = {job.id: job for job in self.snapshot.pending}
         for job_id in self.board.promised:
-            job = pending[job_id]
-            self.holdings.add(job, self._promise_pool(job), job.gpu_count)
-
-    def _promise_pool(self, job: Job) -> str:
-        gpus = self.board.promised[job.id]
-        return self.index.nodes[self.index.gpu_node[gpus[0]]].pool if len(gpus) else ""
+            self._count_promise(self._by_id[job_id].job, 1)
 
     # ---- consumption ---------------------------------------------------------------------------------------
 
-    def _charge_entries(self) -> None:
-        """What has started but not yet run for ``entry_charge`` counts as if it had."""
-        for allocation in self.snapshot.allocations:
-            rest = self.policy.entry_charge - (self.now - allocation.start_time)
-            if rest > 0 and allocation.gpus:
-                self._charge(allocation.job, allocation.gpus, min(rest, self.policy.entry_charge))
+    @property
+    def tree(self) -> FairTree:
+        """Fair shares, worked out when first asked for: of one user alone nobody asks."""
+        if self._tree is None:
+            self._tree = FairTree(self.policy, self.usage)
+            for entry in self.pending:
+                self._tree.leaf(*entry.leaf)
+            self._charge_entries(self._tree)
+            for leaf, seconds in self._charges:
+                self._tree.charge(*leaf, seconds)
+        return self._tree
 
-    def _charge(self, job: Job, gpus: Iterable[GpuId], seconds: float) -> None:
-        billing, kinds = self.policy.billing, self.index.cell_type
-        cells = self.index.gpu_cell[self.board.numbers(gpus)].tolist()
-        rate = math.fsum(billing(kinds[cell]) for cell in cells)
-        self.tree.charge(job.queue, job.project, job.user, rate * seconds)
+    def _charge_entries(self, tree: FairTree) -> None:
+        """What has started but not yet run for ``entry_charge`` counts as if it had."""
+        for allocation in self.occupancy.allocations.values():
+            job, rest = allocation.job, self.policy.entry_charge - (self.now - allocation.start_time)
+            tree.leaf(job.queue, job.project, job.user)
+            if rest > 0 and allocation.gpus:
+                seconds = min(rest, self.policy.entry_charge) * self._rate(allocation.gpus)
+                tree.charge(job.queue, job.project, job.user, seconds)
+
+    def _rate(self, gpus: Iterable[GpuId]) -> float:
+        """What these GPUs are charged together for one second."""
+        index = self.index
+        if not self.policy.gpu_billing:
+            return float(len(self.index.numbers(gpus)))
+        kinds, cell_of = index.cell_type, index.gpu_cell_list
+        return math.fsum(self.policy.billing(kinds[cell_of[gpu]]) for gpu in index.numbers(gpus).tolist())
+
+    def _charge(self, entry: Entry, gpus: Iterable[GpuId]) -> None:
+        seconds = self._rate(gpus) * self.policy.entry_charge
+        self._charges.append((entry.leaf, seconds))
+        if self._tree is not None:
+            self._tree.charge(*entry.leaf, seconds)
+
+    def _count_promise(self, job: Job, sign: int) -> None:
+        """What is promised counts as held, or others of its project would take its quota meanwhile."""
+        gpus = self.board.promised[job.id]
+        pool = self.index.nodes[self.index.gpu_node[gpus[0]]].pool if len(gpus) else ""
+        self.holdings.add(job, pool, sign * job.gpu_count)
 
     # ---- the loop ------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Make the plan."""
-        ready = [job for job in self.snapshot.pending if not self._reject(job)]
-        holders = [job for job in ready if job.id in self.board.promised]
-        served = {
-            job.id
-            for job in PendingOrder(holders, self.tree, self.policy, self.now).drain()
-            if self._serve_holder(job)
-        }
-        order = PendingOrder((job for job in ready if job.id not in served), self.tree, self.policy, self.now)
-        while (job := order.next()) is not None:
-            blocked = self._consider(job)
+    def run(self, lines: Lines) -> None:
+        """Make the plan; ``lines`` are those of the pending jobs that are not rejected."""
+        for entry in self.pending:
+            if entry.verdict is not None:
+                self.rejections.append(Reject(entry.job.id, *entry.verdict))
+        served = self._serve_holders()
+        order = PendingOrder(lines, lambda leaf: self.tree.rank_of_leaf(*leaf))
+        for entry in order:
+            if entry.job.id in served:
+                continue
+            blocked = self._glance(entry) or self._consider(entry)
             if blocked is None:
                 order.charged()
             else:
                 self.blocked.append(blocked)
 
-    def request(self, job: Job) -> Request:
-        """The job's request; equal requests are one object."""
-        made = request_of(job, self.policy, self.index)
-        return self._requests.setdefault(made, made)
+    def _glance(self, entry: Entry) -> Blocked | None:
+        """A quick no for one of the many that plainly cannot start, preempt or reserve; None: look closer."""
+        job, kind = entry.job, entry.kind
+        if not entry.simple or job.not_before > self.now or job.id in self.board.promised:
+            return None
+        allowed = self.policy.reservations
+        pool = entry.request.pools[0]
+        if allowed is None or allowed == 0 or len(self.board.windows.in_pool(pool)) < allowed:
+            return None
+        if kind is not None and self.board.free_of_kind(kind) < entry.request.gpus:
+            return Blocked(entry)
+        failed = self._failed.get(id(entry.request))
+        return Blocked(entry) if failed is not None and failed <= self.now + entry.limit else None
 
-    def _reject(self, job: Job) -> bool:
-        verdict = against_policy(job, self.policy)
-        if verdict is None:
-            request = self.request(job)
-            if id(request) not in self._verdicts:
-                self._verdicts[id(request)] = against_cluster(request, self.index)
-            verdict = self._verdicts[id(request)]
-        if verdict is not None:
-            self.rejections.append(Reject(job.id, *verdict))
-        return verdict is not None
-
-    def _consider(self, job: Job) -> Blocked | None:
+    def _consider(self, entry: Entry) -> Blocked | None:
         """Start, preempt or reserve for a job; None if it started, else what is known of why it did not."""
+        job, request = entry.job, entry.request
         if job.not_before > self.now:
-            return Blocked(job, backing_off=True)
+            return Blocked(entry, backing_off=True)
         if job.id in self.board.promised:
-            return Blocked(job, holding=True)
+            return Blocked(entry, holding=True)
         over = self.holdings.exceeded(job)
         if over:
-            return Blocked(job, quota=tuple(over))
-        request, limit = self.request(job), run_limit(job, self.policy)
+            return Blocked(entry, quota=tuple(over))
         is_cpu_job = not request.gpus
         pools = tuple(pool for pool in request.pools if (pool, is_cpu_job) not in self._closed)
         if not pools:
             first = self._closed.get((request.pools[0], is_cpu_job)) if request.pools else None
-            return Blocked(job, behind=first)
-        end = math.inf if limit is None else self.now + limit
-        if self._try_start(job, request, pools, end):
+            return Blocked(entry, behind=first)
+        if self._try_start(entry, pools, self.now + entry.limit):
             return None
-        if not is_cpu_job and self._try_preempt(job, request, pools, limit):
-            return Blocked(job, holding=True)
-        self._reserve(job, request, pools, limit)
-        return Blocked(job)
+        if not is_cpu_job and self._try_preempt(entry, pools):
+            return Blocked(entry, holding=True)
+        self._reserve(entry, pools)
+        return Blocked(entry)
 
     # ---- starts --------------------------------------------------------------------------------------------
 
-    def _serve_holder(self, job: Job) -> bool:
-        """A preemptor starts as soon as what was promised to it, with what else is free, makes a placement.
+    def _serve_holders(self) -> set[str]:
+        """Preemptors first, in order; the ids of those that start."""
+        if not self.board.promised:
+            return set()
+        holders = [self._by_id[job_id] for job_id in self.board.promised]
+        lines = Lines.of((one for one in holders if one.verdict is None), self.policy, self.now)
+        order = PendingOrder(lines, lambda leaf: self.tree.rank_of_leaf(*leaf))
+        return {entry.job.id for entry in order if self._serve_holder(entry)}
+
+    def _serve_holder(self, entry: Entry) -> bool:
+        """A preemptor starts as soon as what was promised to it, with what else is free, makes its placement.
 
         A promise that would not even make one when all of it has come free is withdrawn.
         """
-        request, limit = self.request(job), run_limit(job, self.policy)
-        end = math.inf if limit is None else self.now + limit
-        mine = np.zeros(len(self.board.free), dtype=bool)
-        mine[self.board.promised[job.id]] = True
+        job, request, board = entry.job, entry.request, self.board
+        mine = np.zeros(len(board.free), dtype=bool)
+        mine[board.promised[job.id]] = True
         if job.not_before <= self.now:
-            ready = (mine & ~self.board.occupied) | self.board.free
+            ready = (mine & ~board.occupied) | board.free
             for pool in request.pools:
-                take = place(request, self.board.room_of(request, pool, ready))
+                take = place(request, board.room_of(request, pool, ready))
                 if take is not None:
-                    gpus = self.board.pick(take, ready, mine)
-                    self.holdings.add(job, self._promise_pool(job), -job.gpu_count)
-                    self._start(job, gpus, pool, end, "has what was freed for it")
+                    gpus = board.pick(take, ready, mine)
+                    self._count_promise(job, -1)
+                    self._start(entry, gpus, pool, "has what was freed for it")
                     return True
-        some_day = mine | self.board.free
-        if not any(
-            place(request, self.board.room_of(request, pool, some_day, self.board.host_at(math.inf)))
-            for pool in request.pools
-        ):
-            self.holdings.add(job, self._promise_pool(job), -job.gpu_count)
-            self.board.withdraw(job)
+        some_day, empty = mine | board.free, board.host_at(math.inf)
+        if not any(place(request, board.room_of(request, pool, some_day, empty)) for pool in request.pools):
+            self._count_promise(job, -1)
+            board.withdraw(job)
         return False
 
-    def _try_start(self, job: Job, request: Request, pools: tuple[str, ...], end: float) -> bool:
+    def _try_start(self, entry: Entry, pools: tuple[str, ...], end: float) -> bool:
+        request = entry.request
         if not request.gpus:
-            nodes = place_cpu_job(self.board, request, pools, self._cpu_reservations.kept_from(end))
-            if nodes is not None:
-                self.board.hosts.take(job, _NO_GPUS, nodes, end)
-                passes = bool(self._cpu_reservations.made)
-                self.starts.append(Start(job.id, Placement((), nodes), "fits", backfilled=passes))
-            return nodes is not None
+            return self._try_start_cpu_job(entry, pools, end)
         failed = self._failed.get(id(request))
         if failed is not None and failed <= end:
             return False
         for pool in pools:
             gpus = self._find(request, pool, end)
             if gpus is not None:
-                self._start(job, gpus, pool, end, "fits")
+                self._start(entry, gpus, pool, "fits")
                 return True
         self._failed[id(request)] = end
         return False
 
+    def _try_start_cpu_job(self, entry: Entry, pools: tuple[str, ...], end: float) -> bool:
+        kept = self._cpu_reservations.kept_from(end)
+        nodes = place_cpu_job(self.board, entry.request, pools, kept)
+        if nodes is None:
+            return False
+        self.board.hosts.take(entry.job, _NO_GPUS, nodes, end)
+        passes = bool(self._cpu_reservations.made)
+        self.starts.append(Start(entry.job.id, Placement((), nodes), "fits", backfilled=passes))
+        return True
+
     def _find(self, request: Request, pool: str, end: float) -> IntArray | None:
         """GPUs for a run that ends at ``end`` and delays no reservation; None where there are none."""
         board, windows = self.board, self.board.windows
+        kind = request.filter_for(pool)
+        if board.free_of_kind(kind) < request.gpus:
+            return None
         if not windows.in_pool(pool):
             take = place(request, board.whole_room(request, pool))
             return None if take is None else board.pick(take)
-        kind = request.filter_for(pool)
         if windows.counts(pool, kind):
-            if windows.profile(pool, kind).slack(self.now, end) < request.gpus:
+            if windows.profile(pool, kind).slack(end) < request.gpus:
                 return None
             take = place(request, board.whole_room(request, pool))
             return None if take is None else board.pick(take)
@@ -211,30 +249,32 @@ class Cycle:
         blocked = windows.blocked_gpus(pool, end)
         return board.pick(take, board.free if blocked is None else board.free & ~blocked)
 
-    def _start(self, job: Job, gpus: IntArray, pool: str, end: float, reason: str) -> None:
+    def _start(self, entry: Entry, gpus: IntArray, pool: str, reason: str) -> None:
         names = self.index.gpu_names(gpus.tolist())
         nodes = tuple(dict.fromkeys(gpu.node for gpu in names))
         backfilled = bool(self.board.windows.in_pool(pool))
-        self.board.start(job, gpus, nodes, pool, end)
-        self.holdings.add(job, pool, len(names))
-        self._charge(job, names, self.policy.entry_charge)
-        self.starts.append(Start(job.id, Placement(names, nodes), reason, backfilled))
+        self.board.start(entry.job, gpus, nodes, pool, self.now + entry.limit)
+        self.holdings.add(entry.job, pool, len(names))
+        self._charge(entry, names)
+        self.starts.append(Start(entry.job.id, Placement(names, nodes), reason, backfilled))
 
     # ---- preemption and reservations -----------------------------------------------------------------------
 
-    def _try_preempt(self, job: Job, request: Request, pools: tuple[str, ...], limit: float | None) -> bool:
-        choice = self.preemption.choose(job, request, pools, limit)
+    def _try_preempt(self, entry: Entry, pools: tuple[str, ...]) -> bool:
+        if not entry.victims and not entry.limits:
+            return False
+        choice = self.preemption.choose(entry, pools)
         if choice is None:
             return False
         self.preemptions += [
-            Preempt(victim.job.id, job.id, choice.reason_for(victim), choice.code)
+            Preempt(victim.job.id, entry.job.id, choice.reason_for(victim), choice.code)
             for victim in choice.victims
         ]
-        self.preemption.carry_out(job, choice)
+        self.preemption.carry_out(entry.job, choice)
         return True
 
-    def _reserve(self, job: Job, request: Request, pools: tuple[str, ...], limit: float | None) -> None:
-        allowed = self.policy.reservations
+    def _reserve(self, entry: Entry, pools: tuple[str, ...]) -> None:
+        job, request, allowed = entry.job, entry.request, self.policy.reservations
         if allowed == 0:
             for pool in pools:
                 self._closed[pool, not request.gpus] = job.id
@@ -245,8 +285,8 @@ class Cycle:
                 self.reserved_at[job.id] = at
             return
         windows = self.board.windows
-        open_pools = tuple(pool for pool in pools if allowed is None or len(windows.in_pool(pool)) < allowed)
-        found = earliest(self.board, job, request, limit, open_pools)
+        open_pools = [pool for pool in pools if allowed is None or len(windows.in_pool(pool)) < allowed]
+        found = earliest(self.board, job, request, entry.limit, open_pools)
         if found is not None:
             windows.add(found)
             self.reserved_at[job.id] = found.at

@@ -6,7 +6,7 @@ proportion to its GPUs there; a job without GPUs evenly from its nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,9 @@ import numpy as np
 from emep.scheduling._index import ClusterIndex, FloatArray, IntArray
 from emep.scheduling.eligibility import Request
 from emep.scheduling.model import Job
+
+Entry = tuple[float, int, float, float]
+"""Until when, node, cores, bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,43 +43,60 @@ class Hosts:
     def __init__(self, index: ClusterIndex) -> None:
         self._index = index
         self.now = HostRoom(index.node_cpu.copy(), index.node_memory.copy())
-        self._entries: list[tuple[float, int, float, float]] = []
+        self._entries: dict[str, list[Entry]] = {}
+
+    def copy(self) -> Hosts:
+        """One that can be changed by itself."""
+        if self._index.unlimited_nodes:
+            return self
+        made = Hosts.__new__(Hosts)
+        made._index = self._index
+        made.now = HostRoom(self.now.cpu.copy(), self.now.memory.copy())
+        made._entries = self._entries.copy()
+        return made
 
     def take(self, job: Job, gpus: IntArray, nodes: Sequence[str], end: float) -> None:
         """A job has its share of its nodes until ``end``."""
+        if self._index.unlimited_nodes:
+            return
+        made: list[Entry] = []
         for node, part in self._parts(gpus, nodes):
             self.now.cpu[node] -= job.cpu * part
             self.now.memory[node] -= job.memory * part
-            self._entries.append((end, node, job.cpu * part, job.memory * part))
+            made.append((end, node, job.cpu * part, job.memory * part))
+        self._entries[job.id] = made
+
+    def give_back(self, job_id: str) -> None:
+        """A job is gone."""
+        for _, node, cores, size in self._entries.pop(job_id, ()):
+            self.now.cpu[node] += cores
+            self.now.memory[node] += size
 
     def _parts(self, gpus: IntArray, nodes: Sequence[str]) -> list[tuple[int, float]]:
-        if self._index.unlimited_nodes:
-            return []
         if len(gpus):
             on, counts = np.unique(self._index.gpu_node[gpus], return_counts=True)
             return list(zip(on.tolist(), (counts / len(gpus)).tolist(), strict=True))
         known = [self._index.node_number[name] for name in nodes if name in self._index.node_number]
         return [(node, 1 / len(known)) for node in known]
 
+    def _all(self) -> Iterator[Entry]:
+        return (entry for entries in self._entries.values() for entry in entries)
+
     def at(self, time: float) -> HostRoom:
         """What is free at a time, if nothing more starts."""
-        cpu, memory = self.now.cpu.copy(), self.now.memory.copy()
-        for end, node, cores, size in self._entries:
-            if end <= time:
-                cpu[node] += cores
-                memory[node] += size
-        return HostRoom(cpu, memory)
+        return self._with(entry for entry in self._all() if entry[0] <= time)
 
-    def without(self, gone: Iterable[tuple[Job, Sequence[int]]]) -> HostRoom:
-        """What is free once these jobs with GPUs are gone."""
+    def without(self, job_ids: Iterable[str]) -> HostRoom:
+        """What is free once these jobs are gone."""
+        return self._with(entry for job_id in job_ids for entry in self._entries.get(job_id, ()))
+
+    def _with(self, freed: Iterable[Entry]) -> HostRoom:
         cpu, memory = self.now.cpu.copy(), self.now.memory.copy()
-        node_of = self._index.gpu_node
-        for job, gpus in gone:
-            for gpu in gpus:
-                cpu[node_of[gpu]] += job.cpu / len(gpus)
-                memory[node_of[gpu]] += job.memory / len(gpus)
+        for _, node, cores, size in freed:
+            cpu[node] += cores
+            memory[node] += size
         return HostRoom(cpu, memory)
 
     def ends(self) -> set[float]:
         """Times at which something comes free."""
-        return {entry[0] for entry in self._entries if entry[0] < np.inf}
+        return {entry[0] for entry in self._all() if entry[0] < np.inf}

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from emep.policy import Policy
 from emep.scheduling.model import Gpu, GpuId, GpuState, Node
+
+if TYPE_CHECKING:
+    from emep.scheduling._entry import EntryBook
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -59,7 +63,26 @@ class ClusterIndex:
         self._number_nodes()
         self._number_gpus()
         self._filters: dict[Filter, BoolArray] = {}
+        self._book: EntryBook | None = None
         self._domains: dict[tuple[bool, str | None], Domains] = {}
+
+    def book(self, policy: Policy) -> EntryBook:
+        """What is known of pending jobs under a policy, kept from plan to plan for the same job objects."""
+        from emep.scheduling._entry import EntryBook
+
+        if self._book is None or self._book.policy is not policy:
+            self._book = EntryBook(self, policy)
+        return self._book
+
+    def pool_of(self, node: str) -> str:
+        """The pool of a node; none for a node that the cluster does not know."""
+        number = self.node_number.get(node)
+        return "" if number is None else self.nodes[number].pool
+
+    def numbers(self, gpus: Iterable[tuple[str, int]]) -> IntArray:
+        """Numbers of GPUs by name; names that the cluster does not know are left out."""
+        known = self.gpu_number
+        return np.array([known[gpu] for gpu in gpus if gpu in known], dtype=np.int64)
 
     def matches(self, nodes: Sequence[Node]) -> bool:
         """Whether the index was built from just these nodes."""

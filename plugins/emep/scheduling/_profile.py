@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import numpy as np
 import numpy.typing as npt
 
@@ -22,13 +24,17 @@ class Profile:
         idle = int((until <= now).sum())
         self.times: FloatArray = np.concatenate([[now], later[first]])
         # What is released within the tolerance of a step is counted at its first moment.
+        self._starts: list[float] = []
+        self._least: list[int] | None = None
+        """From now until the end of each step, the fewest GPUs that are free; None: not worked out."""
         self.free: IntArray = np.concatenate([[idle], idle + steps]).astype(np.int64)
 
-    def slack(self, start: float, end: float) -> int:
-        """GPUs that are free all the time from ``start`` until ``end``."""
-        first = max(int(np.searchsorted(self.times, start + TIME_TOLERANCE, side="right")) - 1, 0)
-        last = int(np.searchsorted(self.times, end - TIME_TOLERANCE, side="left"))
-        return int(self.free[first : max(last, first + 1)].min())
+    def slack(self, end: float) -> int:
+        """GPUs that are free all the time from now until ``end``."""
+        if self._least is None:
+            self._starts = self.times.tolist()
+            self._least = np.minimum.accumulate(self.free).tolist()
+        return self._least[max(bisect_left(self._starts, end - TIME_TOLERANCE) - 1, 0)]
 
     def earliest(self, need: int, duration: float) -> float | None:
         """The first time at which ``need`` GPUs are free for ``duration``; None if there is none."""
@@ -46,6 +52,7 @@ class Profile:
         if end < np.inf:
             last = self._step_at(end)
         self.free[first:last] -= count
+        self._least = None
 
     def _step_at(self, time: float) -> int:
         """The step that begins at a time; made where there is none."""

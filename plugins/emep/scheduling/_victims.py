@@ -74,7 +74,7 @@ class Contest:
             gone.append(one)
             for cell, count in self.cells_of[one.job.id].items():
                 counts[cell] += count
-        counts = self.board.capped(self.request, counts, self.board.host_without(gone))
+        counts = self.board.capped(self.request, counts, self.board.host_without(one.job.id for one in gone))
         return fits(self.request, self.board.index, counts)
 
     def key(self, victims: Sequence[Candidate]) -> SetKey:

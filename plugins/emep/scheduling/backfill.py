@@ -7,6 +7,7 @@ are free now as it can, so that as many of those as possible stay open to jobs t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -22,13 +23,11 @@ from emep.scheduling.placement import fits
 _NONE = np.zeros(0, dtype=np.int64)
 
 
-def earliest(
-    board: Board, job: Job, request: Request, limit: float | None, pools: tuple[str, ...]
-) -> Reserved | None:
+def earliest(board: Board, job: Job, request: Request, limit: float, pools: Iterable[str]) -> Reserved | None:
     """The earliest reservation in one of the pools; None if it fits at no time that is known."""
     best: Reserved | None = None
     for pool in pools:
-        found = _earliest_in(board, job, request, math.inf if limit is None else limit, pool)
+        found = _earliest_in(board, job, request, limit, pool)
         if found is not None and (best is None or found.at < best.at):
             best = found
     return best

@@ -20,8 +20,8 @@ from emep.scheduling.order import expected_duration
 from emep.units import format_duration
 
 if TYPE_CHECKING:
-    from emep.scheduling.explain import Blocked
     from emep.scheduling._cycle import Cycle
+    from emep.scheduling.explain import Blocked
 
 Estimate = tuple[float | None, str]
 
@@ -46,7 +46,7 @@ class Estimator:
         reserved = cycle.reserved_at.get(job.id)
         if reserved is not None:
             return self._say(reserved, "reserved")
-        request = cycle.request(job)
+        request = blocked.entry.request
         own = self._earliest(request)
         if own == math.inf:
             return None, f"never: {self._why_never(request)}"
@@ -144,8 +144,8 @@ class Estimator:
         limit = next(one for one in cycle.holdings.limits(job) if one.label == label)
         excess = cycle.holdings.held(limit) + job.gpu_count - (limit.max_gpus or 0)
         ends = sorted(
-            (cycle.board.end_of(one), len(one.gpus))
-            for one in cycle.snapshot.allocations
+            (max(cycle.now, cycle.occupancy.latest_end(one)), len(one.gpus))
+            for one in cycle.occupancy.allocations.values()
             if any(other.label == label for other in cycle.holdings.limits(one.job))
         )
         for end, count in ends:

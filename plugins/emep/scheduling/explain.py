@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from emep.policy import Policy
+from emep.scheduling._entry import Entry
 from emep.scheduling.eligibility import Request, run_limit
 from emep.scheduling.estimate import Estimator
 from emep.scheduling.fair_share import FairTree
@@ -30,13 +31,18 @@ if TYPE_CHECKING:
 class Blocked:
     """A job that was looked at and not started."""
 
-    job: Job
+    entry: Entry
     backing_off: bool = False
     quota: tuple[Limit, ...] = ()
     holding: bool = False
     """Its GPUs are held for it; it waits for victims to go."""
     behind: str | None = None
     """No backfill at all: the job that nobody in its pools may pass."""
+
+    @property
+    def job(self) -> Job:
+        """The job itself."""
+        return self.entry.job
 
 
 @dataclass(slots=True)
@@ -104,7 +110,7 @@ class Explainer:
         if blocked.behind is not None:
             text = f"nothing passes job {blocked.behind}, which does not fit yet (reservations: 0)"
             found.append(Reason(ReasonCode.BEHIND_RESERVATION, text))
-        request = cycle.request(job)
+        request = blocked.entry.request
         facts = self._facts_of(request) if request.gpus else self._cpu_facts(request)
         found += facts.reasons
         if facts.short and request.gpus:
@@ -117,7 +123,7 @@ class Explainer:
         board, cycle = self._cycle.board, self._cycle
         mine = board.promised[job.id]
         going = mine[board.occupied[mine]]
-        owners = sorted(cycle.snapshot.allocations[one].job.id for one in set(board.owner[going].tolist()))
+        owners = board.owners_of(going)
         rest = max(0.0, board.release_of(job.id) - cycle.now)
         text = (
             f"{len(mine)} GPUs are held for it; {len(going)} of them come free when "
@@ -196,7 +202,7 @@ class Explainer:
         if not eligible.any():
             text = f"pool {pool} has no node yet that the job could use"
             return Facts(pool, 0, [Reason(ReasonCode.QUEUE_CLOSED, text)], short=True)
-        free = np.where(eligible, board.free_cells, 0)
+        free = np.where(eligible, board.counts.by_cell, 0)
         facts = Facts(pool, int(free.sum()))
         if fits(request, index, free):
             self._host_shortage(request, facts, free)

@@ -114,6 +114,10 @@ class FairTree:
         """Place of the job's user among all: 0 is served first, equal places tie."""
         return self.rank_of(self.leaf(job.queue, job.project, job.user))
 
+    def rank_of_leaf(self, queue: str, project: str, user: str) -> int:
+        """``rank`` by the user's path."""
+        return self.rank_of(self.leaf(queue, project, user))
+
     def rank_of(self, leaf: Entity) -> int:
         """``rank`` by the user's entity."""
         if not self._ranked:

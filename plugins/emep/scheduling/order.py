@@ -1,21 +1,24 @@
-"""The order in which pending jobs are looked at: class, fair share, then time, shortest or smallest among equals."""
+"""The order of pending jobs: class, fair share, then submission (or shortest, or smallest) among equals."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
 from emep.policy import Policy
+from emep.scheduling._entry import Entry, Leaf
 from emep.scheduling.eligibility import run_limit
-from emep.scheduling.fair_share import Entity, FairTree
 from emep.scheduling.model import Job
 
-Within = tuple[float, ...] | tuple[object, ...]
+AmongEquals = tuple[float, float, float, str]
+"""(starving first, size, submission, id)."""
+Line = list[tuple[AmongEquals, Entry]]
+"""Jobs of one class and one user, in order."""
 
 
 def expected_duration(job: Job, policy: Policy) -> float:
-    """Seconds a run is expected to take, for ordering and estimates only: history, else the limit, else inf."""
+    """Seconds a run is expected to take, for order and estimates only: history, else its limit, else inf."""
     if job.estimated_duration is not None:
         return job.estimated_duration
     limit = run_limit(job, policy)
@@ -32,8 +35,8 @@ def is_starving(job: Job, policy: Policy, now: float) -> bool:
     return policy.starvation_bound is not None and waited(job, now) >= policy.starvation_bound
 
 
-def key_among_equals(job: Job, policy: Policy, now: float) -> tuple[float, float, float, str]:
-    """Order among jobs of one class whose users tie: (not starving, size, submission, id).
+def key_among_equals(job: Job, policy: Policy, now: float) -> AmongEquals:
+    """Order among jobs of one class whose users tie: (starving first, size, submission, id).
 
     Size is 0 under ``submit_time`` and for the starving, seconds under ``shortest``, GPU-seconds under
     ``smallest_area``.
@@ -46,56 +49,66 @@ def key_among_equals(job: Job, policy: Policy, now: float) -> tuple[float, float
     return (1.0, size, job.submit_time, job.id)
 
 
+class Lines:
+    """Pending jobs by class and user, each line in order; jobs can be added and taken out one by one."""
+
+    def __init__(self) -> None:
+        self.by_class: dict[float, dict[Leaf, Line]] = {}
+
+    @staticmethod
+    def of(entries: Iterable[Entry], policy: Policy, now: float) -> Lines:
+        """The lines of these entries at ``now``."""
+        made = Lines()
+        for entry in entries:
+            line = made.by_class.setdefault(entry.value, {}).setdefault(entry.leaf, [])
+            line.append((key_among_equals(entry.job, policy, now), entry))
+        for lines in made.by_class.values():
+            for line in lines.values():
+                line.sort(key=_key)
+        return made
+
+
+def _key(item: tuple[AmongEquals, Entry]) -> AmongEquals:
+    return item[0]
+
+
 class PendingOrder:
-    """Hands out pending jobs one at a time; a charge in between moves its entity back for what is left."""
+    """Goes through lines in order; a charge on the way moves its user back for what is left."""
 
-    def __init__(self, jobs: Iterable[Job], tree: FairTree, policy: Policy, now: float) -> None:
-        self._tree = tree
-        self._classes: dict[float, dict[int, list[tuple[tuple[float, float, float, str], Job]]]] = {}
-        self._leaves: dict[int, Entity] = {}
-        for job in jobs:
-            leaf = tree.leaf(job.queue, job.project, job.user)
-            self._leaves[id(leaf)] = leaf
-            users = self._classes.setdefault(policy.class_value(job.priority), {})
-            users.setdefault(id(leaf), []).append((key_among_equals(job, policy, now), job))
-        for users in self._classes.values():
-            for waiting in users.values():
-                waiting.sort(key=lambda item: item[0], reverse=True)
-        self._values = sorted(self._classes)
-        self._heap: list[tuple[int, tuple[float, float, float, str], int]] = []
+    def __init__(self, lines: Lines, rank_of: Callable[[Leaf], int]) -> None:
+        """``rank_of``: place of a user by fair share, equal places tie; asked again after every charge."""
+        self._lines, self._rank_of = lines, rank_of
         self._stale = True
-
-    def next(self) -> Job | None:
-        """The first of the jobs that were not handed out yet; None when all were."""
-        while self._values:
-            users = self._classes[self._values[-1]]
-            if self._stale:
-                self._rebuild(users)
-            if not self._heap:
-                self._values.pop()
-                self._stale = True
-                continue
-            _, _, leaf = heappop(self._heap)
-            waiting = users[leaf]
-            _, job = waiting.pop()
-            if waiting:
-                heappush(self._heap, (self._tree.rank_of(self._leaves[leaf]), waiting[-1][0], leaf))
-            else:
-                del users[leaf]
-            return job
-        return None
-
-    def drain(self) -> Iterator[Job]:
-        """All that is left, in order."""
-        while (job := self.next()) is not None:
-            yield job
 
     def charged(self) -> None:
         """Consumption has changed: ranks are to be taken anew."""
         self._stale = True
 
-    def _rebuild(self, users: dict[int, list[tuple[tuple[float, float, float, str], Job]]]) -> None:
-        rank_of = self._tree.rank_of
-        self._heap = [(rank_of(self._leaves[leaf]), waiting[-1][0], leaf) for leaf, waiting in users.items()]
-        heapify(self._heap)
-        self._stale = False
+    def __iter__(self) -> Iterator[Entry]:
+        for value in sorted(self._lines.by_class, reverse=True):
+            lines = self._lines.by_class[value]
+            if len(lines) == 1:
+                for line in lines.values():
+                    yield from (entry for _, entry in line)
+            elif lines:
+                yield from self._merge(lines)
+
+    def _merge(self, lines: dict[Leaf, Line]) -> Iterator[Entry]:
+        """Lines of several users, the best ranked one's first job first."""
+        places = dict.fromkeys(lines, 0)
+        heap: list[tuple[int, AmongEquals, Leaf]] = []
+        self._stale = True
+        while places:
+            if self._stale:
+                heap = [(self._rank_of(leaf), lines[leaf][place][0], leaf) for leaf, place in places.items()]
+                heapify(heap)
+                self._stale = False
+            rank, _, leaf = heappop(heap)
+            place = places[leaf]
+            line = lines[leaf]
+            if place + 1 < len(line):
+                places[leaf] = place + 1
+                heappush(heap, (rank, line[place + 1][0], leaf))
+            else:
+                del places[leaf]
+            yield line[place][1]

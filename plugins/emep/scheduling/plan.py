@@ -10,7 +10,10 @@ from __future__ import annotations
 from emep.policy import Policy
 from emep.scheduling._cycle import Cycle
 from emep.scheduling._index import ClusterIndex
+from emep.scheduling._occupancy import Occupancy
 from emep.scheduling.model import Plan, Snapshot
+from emep.scheduling.order import Lines
+from emep.scheduling.quota import Holdings
 
 
 def plan(
@@ -31,6 +34,13 @@ def plan(
     """
     if index is None or not index.matches(snapshot.nodes):
         index = ClusterIndex(snapshot.nodes)
-    cycle = Cycle(snapshot, policy, now, index)
-    cycle.run()
+    occupancy, holdings = Occupancy(index, policy), Holdings(policy)
+    for allocation in snapshot.allocations:
+        occupancy.add(allocation)
+        holdings.add_allocation(allocation, index)
+    book = index.book(policy)
+    pending = book.entries(snapshot.pending)
+    lines = Lines.of((entry for entry in pending if entry.verdict is None), policy, now)
+    cycle = Cycle(occupancy, holdings, book, now, pending, snapshot.usage, snapshot.holds)
+    cycle.run(lines)
     return cycle.result(explain=explain)

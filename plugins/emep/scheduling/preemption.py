@@ -8,16 +8,17 @@ may instead take back what others borrowed, whatever their class, least work los
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from emep.scheduling._board import Board
+from emep.scheduling._entry import Entry
 from emep.scheduling._index import BoolArray, IntArray
 from emep.scheduling._victims import Candidate, Contest, cheapest
 from emep.scheduling.eligibility import Request, is_preemptible
-from emep.scheduling.model import Allocation, Job
+from emep.scheduling.model import Job
 from emep.scheduling.placement import place
 from emep.scheduling.quota import Holdings
 from emep.units import format_duration
@@ -50,9 +51,8 @@ class Choice:
 class Preemption:
     """Victims of one plan; one that was chosen is not there for anybody else."""
 
-    def __init__(self, board: Board, holdings: Holdings, allocations: Sequence[Allocation]) -> None:
+    def __init__(self, board: Board, holdings: Holdings) -> None:
         self._board, self._holdings, self._policy = board, holdings, board.policy
-        self._allocations = allocations
         self._by_class: dict[tuple[str, str], list[Candidate]] | None = None
         self._evicted: set[str] = set()
         self._failed: dict[tuple[int, object, str], float] = {}
@@ -64,7 +64,7 @@ class Preemption:
         if self._by_class is None:
             self._by_class = {}
             policy, now = self._policy, self._board.now
-            for allocation in self._allocations:
+            for allocation in self._board.occupancy.allocations.values():
                 job = allocation.job
                 if allocation.yielding or not allocation.gpus or not is_preemptible(job, policy):
                     continue
@@ -116,11 +116,9 @@ class Preemption:
 
     # ---- choice --------------------------------------------------------------------------------------------
 
-    def choose(
-        self, job: Job, request: Request, pools: tuple[str, ...], limit: float | None
-    ) -> Choice | None:
+    def choose(self, entry: Entry, pools: tuple[str, ...]) -> Choice | None:
         """The victims to evict for a job that cannot be placed; None where no set of them would do."""
-        end = math.inf if limit is None else self._board.now + limit
+        job, request, end = entry.job, entry.request, self._board.now + entry.limit
         for pool in pools:
             borrowers = self.borrowers_for(job, pool)
             if borrowers:
@@ -156,7 +154,12 @@ class Preemption:
         for victim in victims:
             chosen[list(victim.gpus)] = True
         chosen &= self._open(pool, end)
-        take = place(request, self._board.room_of(request, pool, chosen, self._board.host_without(victims)))
+        take = place(
+            request,
+            self._board.room_of(
+                request, pool, chosen, self._board.host_without(one.job.id for one in victims)
+            ),
+        )
         if take is None:
             return None
         return Choice(job, tuple(victims), self._board.pick(take, chosen, self._board.free), pool, code)

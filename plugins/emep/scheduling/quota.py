@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from emep.policy import Policy
+from emep.scheduling._index import ClusterIndex
 from emep.scheduling.model import Allocation, Job
 
 
@@ -38,11 +39,16 @@ class Holdings:
         self._limits: dict[tuple[str, str], tuple[Limit, ...]] = {}
 
     def limits(self, job: Job) -> tuple[Limit, ...]:
-        """``limits_of`` the job, cached."""
+        """Those of ``limits_of`` the job that limit or guarantee something, cached."""
         key = (job.queue, job.project)
         found = self._limits.get(key)
         if found is None:
-            found = self._limits[key] = tuple(limits_of(self._policy, *key))
+            found = tuple(
+                limit
+                for limit in limits_of(self._policy, *key)
+                if limit.max_gpus is not None or limit.guaranteed
+            )
+            self._limits[key] = found
         return found
 
     def add(self, job: Job, pool: str, gpus: int) -> None:
@@ -52,11 +58,17 @@ class Holdings:
             key = (limit.label, pool)
             self._by_pool[key] = self._by_pool.get(key, 0) + gpus
 
-    def add_all(self, allocations: tuple[Allocation, ...], pool_of: Mapping[str, str]) -> None:
-        """Count what runs; ``pool_of`` names the pool of each node."""
-        for allocation in allocations:
-            if allocation.gpus:
-                self.add(allocation.job, pool_of.get(allocation.gpus[0].node, ""), len(allocation.gpus))
+    def add_allocation(self, allocation: Allocation, index: ClusterIndex, sign: int = 1) -> None:
+        """Count what runs (or, with -1, what does not any more)."""
+        if allocation.gpus and self.limits(allocation.job):
+            pool = index.pool_of(allocation.gpus[0].node)
+            self.add(allocation.job, pool, sign * len(allocation.gpus))
+
+    def copy(self) -> Holdings:
+        """One that can be changed by itself."""
+        made = Holdings(self._policy)
+        made._total, made._by_pool, made._limits = self._total.copy(), self._by_pool.copy(), self._limits
+        return made
 
     def held(self, limit: Limit) -> int:
         """GPUs held under one limit now."""

@@ -1,0 +1,101 @@
+"""Pending jobs as a cycle looks at them: what does not change from one plan to the next, worked out once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from emep.policy import Policy
+from emep.scheduling._index import ClusterIndex, Filter
+from emep.scheduling.eligibility import Request, request_of, run_limit
+from emep.scheduling.model import Job
+from emep.scheduling.quota import Limit, limits_of
+from emep.scheduling.reject import Verdict, against_cluster, against_policy
+
+Leaf = tuple[str, str, str]
+"""Queue, project, user."""
+
+
+class Entry:
+    """One job with everything that follows from it, the policy and the nodes."""
+
+    __slots__ = ("job", "kind", "leaf", "limit", "limits", "request", "simple", "value", "verdict", "victims")
+
+    def __init__(
+        self,
+        job: Job,
+        verdict: Verdict | None,
+        request: Request | None,
+        value: float,
+        limits: tuple[Limit, ...],
+        policy: Policy,
+    ) -> None:
+        self.job, self.verdict, self.value = job, verdict, value
+        self._set_request(request)
+        limit = run_limit(job, policy)
+        self.limit = math.inf if limit is None else limit
+        self.leaf: Leaf = (job.queue, job.project, job.user)
+        self.limits = limits
+        """Those that limit or guarantee something."""
+        self.victims = () if verdict else policy.victim_classes(job.queue, job.priority)
+        self.simple = bool(
+            request and request.gpus and len(request.pools) == 1 and not limits and not self.victims
+        )
+        """Whether it is one of the many: nothing to preempt, no quota, one pool."""
+
+    def _set_request(self, request: Request | None) -> None:
+        self.kind: Filter | None = None
+        """The filter of a plain request in one pool."""
+        if request is not None:
+            self.request: Request = request
+            if request.plain and len(request.pools) == 1:
+                self.kind = request.filter_for(request.pools[0])
+
+
+class EntryBook:
+    """Entries by job, kept as long as callers hand in the same job objects."""
+
+    def __init__(self, index: ClusterIndex, policy: Policy) -> None:
+        self._index, self.policy = index, policy
+        self._entries: dict[str, Entry] = {}
+        self._requests: dict[Request, Request] = {}
+        self._verdicts: dict[Request, Verdict | None] = {}
+        self._limits: dict[tuple[str, str], tuple[Limit, ...]] = {}
+
+    def entries(self, jobs: Iterable[Job]) -> list[Entry]:
+        """One entry per job; those of jobs that are not asked for any more are forgotten now and then."""
+        found = [self.entry(job) for job in jobs]
+        if len(self._entries) > 2 * len(found) + 1000:
+            self._entries = {entry.job.id: entry for entry in found}
+        return found
+
+    def entry(self, job: Job) -> Entry:
+        """The entry of a job, made where there is none of just this object."""
+        known = self._entries.get(job.id)
+        if known is None or known.job is not job:
+            known = self._entries[job.id] = self._make(job)
+        return known
+
+    def _make(self, job: Job) -> Entry:
+        verdict = against_policy(job, self.policy)
+        request: Request | None = None
+        if verdict is None:
+            made = request_of(job, self.policy, self._index)
+            request = self._requests.setdefault(made, made)
+            if request not in self._verdicts:
+                self._verdicts[request] = against_cluster(request, self._index)
+            verdict = self._verdicts[request]
+        value = self.policy.class_value(job.priority) if verdict is None else 0.0
+        return Entry(job, verdict, request, value, self._limits_of(job), self.policy)
+
+    def _limits_of(self, job: Job) -> tuple[Limit, ...]:
+        key = (job.queue, job.project)
+        found = self._limits.get(key)
+        if found is None:
+            found = tuple(
+                limit
+                for limit in limits_of(self.policy, *key)
+                if limit.max_gpus is not None or limit.guaranteed
+            )
+            self._limits[key] = found
+        return found
