@@ -140,7 +140,10 @@ class CheckpointStore:
                 raise EngineError(f"{target} does not read back as written", code="storage", file=str(target))
             self.last = found
             self.on_save(found)
-            for old in sorted(self._steps())[: -self._keep]:
+            # Later steps are of work that was begun anew; of the earlier ones the last are kept.
+            steps = sorted(self._steps())
+            kept = [old for old in steps if old <= step][-self._keep :]
+            for old in set(steps) - set(kept):
                 shutil.rmtree(self.folder / f"step-{old:08d}", ignore_errors=True)
         return found
 

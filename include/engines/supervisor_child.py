@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from engines.checkpoint import Checkpoint, CheckpointStore, spec_digest
 from engines.contract import ENGINES, Context, EngineError, ExitCode, Preempted, Spec
 from engines.schemas import read_document
 from engines.supervisor_lease import number
+from engines.supervisor_ranks import JUDGED_SIGNALS
 
 _PR_SET_PDEATHSIG = 1
 
@@ -63,11 +65,14 @@ def checkpoint_uri(spec_path: Path) -> str:
 
 def main(arguments: list[str]) -> int:
     """Run the engine of the SPEC; returns the exit code."""
+    # torch says so of NVIDIA's own package, to whoever imports it; nobody who runs an engine can act on it.
+    warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
     parent = int(os.environ["EMEP_SUPERVISOR_PID"])
     _die_with(parent)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to judge
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, JUDGED_SIGNALS)
     messages = Messages(int(os.environ["EMEP_CHILD_PIPE"]))
     try:
         context = _context(Path(arguments[0]), stop, messages)

@@ -9,12 +9,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from engines.supervisor_lease import without_secrets
 
+JUDGED_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
+"""Blocked in a new engine process until it has its handlers."""
 DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
@@ -78,10 +81,8 @@ class Rank:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        try:
+        with suppress(ProcessLookupError):
             self.process.send_signal(number)
-        except ProcessLookupError:
-            pass
 
 
 def start_ranks(
@@ -97,6 +98,8 @@ def start_ranks(
     ranks = []
     for environment in environments:
         read, write = os.pipe()
+        # A signal that comes before the child can judge it waits until then: masks outlive exec, handlers do not.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, JUDGED_SIGNALS)
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", "engines.supervisor_child", str(spec_path)],
@@ -105,6 +108,7 @@ def start_ranks(
                 stdin=subprocess.DEVNULL,
             )
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(write)
         rank = Rank(int(environment["EMEP_RANK"]), process)
         thread = threading.Thread(

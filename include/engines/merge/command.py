@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def merge_command(
     SIGTERM and Ctrl-C checkpoint and end with exit code 75; the same command again goes on from there.
     """
     recipe_text = config
-    target = Path(os.path.abspath(out))  # noqa: PTH100 - resolve() would follow links, absolute() keeps '..'
+    target = Path(os.path.abspath(out))  # resolve() would follow links, absolute() keeps '..'
     recipe = parse_recipe(recipe_text)
     plan = make_plan(recipe, open_models(recipe), strict=bool(options.get("strict")))
     for warning in plan.warnings:
@@ -48,6 +49,7 @@ def merge_command(
 def _merge(
     config: str, target: Path, seed: int, device: str, chunked: bool, options: Mapping[str, Any]
 ) -> int:
+    warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
     # Only now: a recipe that cannot work is refused before torch is loaded.
     from engines.merge.engine import MergeInput, cli_context, merge_to_folder
 
