@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from emep.dagkit.recipes import at_start, model_paths, read_recipe, searched, uniform_averages
+from emep.dagkit.recipes import at_start, model_paths, read_recipe, searched
 
 RECIPE = """
 merge_method: task_arithmetic
@@ -95,14 +95,3 @@ def test_a_search_without_a_range_is_refused():
 def test_a_misspelt_marker_is_left_for_the_engine_to_refuse():
     recipe = {"parameters": {"weight": {"search": [0, 1], "strat": 0.3}}}
     assert at_start(recipe) == recipe
-
-
-def test_uniform_averages_give_every_input_the_same_weight():
-    averages = uniform_averages(read_recipe(RECIPE, None))
-    assert len(averages) == 11
-    assert [entry["model"] for entry in averages["linear average"]["models"]] == ["good", "/abs/bad"]
-    assert [entry["parameters"]["weight"] for entry in averages["uniform 0.4"]["models"]] == [0.4, 0.4]
-
-
-def test_without_a_searched_weight_there_is_no_uniform_average():
-    assert uniform_averages({"parameters": {"t": {"search": [0, 1]}}}) == {}

@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from emep.dagkit.recipes import at_start, model_paths, read_recipe, searched, uniform_averages
+from emep.dagkit.recipes import at_start, model_paths, read_recipe, searched
 from emep.dagkit.settings import absolute, artifact_uri, data_root
 
 
@@ -207,7 +207,9 @@ def scoreboard_input(context: Mapping[str, Any]) -> dict[str, Any]:
         models["compared"] = absolute(params["model"], root)
     models["start"] = _merged(context, "merge")
     models["evolved"] = _merged(context, "merge_best")
-    fields: dict[str, Any] = {"models": models, "recipes": uniform_averages(recipe), **_tasks(params, root)}
+    fields: dict[str, Any] = {"models": models, **_tasks(params, root)}
+    if "weight" in searched(recipe):
+        fields["uniform"] = {"recipe": recipe}
     if params.get("limit") is not None:
         fields["limit"] = params["limit"]
     return fields

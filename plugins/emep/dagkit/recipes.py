@@ -16,10 +16,6 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from emep.dagkit.settings import absolute
 
-UNIFORM_WEIGHTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-LINEAR = "linear average"
-"""Uniform averages that an evolved merge is compared with on the scoreboard."""
-
 
 def read_recipe(value: Any, root: str | None) -> dict[str, Any]:
     """The recipe as a mapping, with absolute model paths.
@@ -53,7 +49,8 @@ def read_recipe(value: Any, root: str | None) -> dict[str, Any]:
         raise AirflowFailException(
             f"{source}: a recipe is a mapping that begins with merge_method, not {type(value).__name__}."
         )
-    return _absolute_models(dict(value), root)
+    absolute_recipe: dict[str, Any] = _absolute_models(dict(value), root)
+    return absolute_recipe
 
 
 def _absolute_models(node: Any, root: str | None) -> Any:
@@ -120,28 +117,6 @@ def searched(recipe: Any) -> list[str]:
 def at_start(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """A plain recipe: every searched parameter at its ``start``, or in the middle of its range."""
     return _replace_searched(recipe, lambda name, marker: _start(marker))  # type: ignore[no-any-return]
-
-
-def uniform_averages(recipe: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """``{"linear average": recipe, "uniform 0.1": recipe, ...}``: the same weight for every input.
-
-    Empty if no weight is searched.
-    """
-    if "weight" not in searched(recipe):
-        return {}
-    base = recipe.get("base_model")
-    parents = [path for path in model_paths(recipe) if base is None or path != _path(base)]
-    linear = {
-        "merge_method": "linear",
-        "models": [{"model": path, "parameters": {"weight": 1.0}} for path in parents],
-        **{key: recipe[key] for key in ("dtype", "out_dtype") if key in recipe},
-    }
-    averages = {LINEAR: linear}
-    for weight in UNIFORM_WEIGHTS:
-        averages[f"uniform {weight:g}"] = _replace_searched(
-            recipe, lambda name, marker, w=weight: w if name == "weight" else _start(marker)
-        )
-    return averages
 
 
 def _start(marker: Mapping[str, Any]) -> Any:

@@ -64,10 +64,11 @@ class Demo:
         with self.screen.busy("Preparing Airflow's database"):
             stack.migrate()
         stack.start_airflow()
-        agents = self._start_agents(stack)
         api = stack.api()
         try:
             with self.screen.busy("Starting Airflow"):
+                stack.wait_for_api(api)
+                agents = self._start_agents(stack)
                 stack.wait_until_ready(api, DAG_ID, agents)
             address = f"{api.url}  (user admin, password {stack.secrets.admin_password})"
             self.screen.say(f"Airflow is ready after {self._seconds():.0f} s: {address}")

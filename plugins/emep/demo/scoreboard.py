@@ -1,4 +1,4 @@
-"""The scoreboard: base, parents, the best uniform average and the evolved merge, each task and combined, with
+"""The scoreboard: base, parents, best uniform average and evolved merge, each skill and combined, with
 errors."""
 
 from __future__ import annotations
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-UNIFORM = "uniform "
-LINEAR = "linear average"
+UNIFORM = "best uniform average"
 EVOLVED = "evolved"
 START = "start"
+_SHOWN = {EVOLVED: "evolved merge", START: "merge at the start of the search"}
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,10 @@ class Row:
     """One model of the scoreboard."""
 
     name: str
-    tasks: dict[str, Score]
+    skills: dict[str, Score]
     combined: Score
+    of: str = ""
+    """Which of several it is."""
 
 
 @dataclass(frozen=True)
@@ -52,30 +54,24 @@ class Scoreboard:
 
 
 def read_scoreboard(metrics: Mapping[str, Any]) -> Scoreboard:
-    """The scoreboard from the metrics of the benchmark engine: ``{model: {task: {acc, acc_stderr},
-    combined}}``.
+    """The scoreboard from the metrics of the benchmark engine: ``{model: {skill: {acc, ..}, combined,
+    of?}}``.
 
-    Of all uniform averages only the best is kept: chosen on the very split that is shown, so the comparison
-    favours it. Raises KeyError where the evolved merge is missing.
+    The best uniform average was chosen on the very items that are shown, so the comparison favours it. Raises
+    KeyError where the evolved merge is missing.
     """
-    rows = [
-        _row(name, entry)
-        for name, entry in metrics.items()
-        if isinstance(entry, Mapping) and "combined" in entry
-    ]
-    uniform = [row for row in rows if row.name.startswith(UNIFORM) or row.name == LINEAR]
-    best = max(uniform, key=lambda row: row.combined.value, default=None)
+    rows = [_row(name, entry) for name, entry in metrics.items() if isinstance(entry, Mapping)]
     evolved = next((row for row in rows if row.name == EVOLVED), None)
     if evolved is None:
         raise KeyError(f"the benchmark has no entry {EVOLVED!r}")
-    others = [row for row in rows if row not in uniform and row is not evolved]
+    best = next((row for row in rows if row.name == UNIFORM), None)
+    others = [row for row in rows if row is not evolved and row is not best]
     return Scoreboard((*others, *([best] if best else []), evolved), best, evolved)
 
 
 def _row(name: str, entry: Mapping[str, Any]) -> Row:
-    parts = entry.get("skills") or {task: values for task, values in entry.items() if task != "combined"}
-    tasks = {part: _score(values) for part, values in parts.items() if isinstance(values, Mapping)}
-    return Row(name, tasks, _score(entry["combined"]))
+    skills = {key: _score(values) for key, values in entry.items() if key not in ("combined", "of")}
+    return Row(name, skills, _score(entry["combined"]), str(entry.get("of", "")))
 
 
 def _score(values: Any) -> Score:
@@ -90,25 +86,15 @@ def _score(values: Any) -> Score:
 
 def as_text(board: Scoreboard) -> str:
     """A table of plain text, as wide as it needs."""
-    tasks = list(dict.fromkeys(task for row in board.rows for task in row.tasks))
-    table = [["model", *tasks, "combined"]]
+    skills = list(dict.fromkeys(skill for row in board.rows for skill in row.skills))
+    table = [["model", *skills, "combined"]]
     for row in board.rows:
-        name = (
-            f"best uniform average ({row.name.removeprefix(UNIFORM)})"
-            if row is board.best_uniform
-            else row.name
-        )
-        name = "evolved merge" if row is board.evolved else name
-        name = "merge at the start" if name == START else name
-        table.append(
-            [name, *(str(row.tasks[task]) if task in row.tasks else "" for task in tasks), str(row.combined)]
-        )
+        name = _SHOWN.get(row.name, row.name) + (f" ({row.of})" if row.of else "")
+        scores = [str(row.skills[skill]) if skill in row.skills else "" for skill in skills]
+        table.append([name, *scores, str(row.combined)])
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in table
-    ]
+    lines = []
+    for first, *others in table:
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]))
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])

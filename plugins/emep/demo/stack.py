@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,23 +88,34 @@ class Stack:
         patience = ["--connect-timeout", "5m", "--stop-grace", "2s"]
         self.processes.start(f"agent-{name}", [*command, *patience, *flags], own, self.project)
 
+    def wait_for_api(self, api: DemoApi) -> None:
+        """Wait until the API server answers. Raises DemoError."""
+        self._wait(api, lambda: "API server" if api.not_ready() == "API server" else "")
+
     def wait_until_ready(self, api: DemoApi, dag_id: str, agents: int) -> None:
         """Wait for the API, the heartbeats of all, the DAG and the agents. Raises DemoError."""
+
+        def missing() -> str:
+            if (name := api.not_ready()) != "":
+                return name
+            if api.dag_missing(dag_id):
+                return f"DAG {dag_id}"
+            return "agents" if len(api.nodes()) < agents else ""
+
+        self._wait(api, missing)
+
+    def _wait(self, api: DemoApi, missing: Callable[[], str]) -> None:
         from emep.demo.airflow_api import wait_until
 
-        missing = ["API server"]
+        last = [""]
 
         def ready() -> bool:
-            missing[0] = api.not_ready()
-            if not missing[0] and api.dag_missing(dag_id):
-                missing[0] = f"DAG {dag_id}"
-            if not missing[0] and len(api.nodes()) < agents:
-                missing[0] = "agents"
-            return not missing[0]
+            last[0] = missing()
+            return not last[0]
 
         if not wait_until(ready, START_SECONDS, lambda: self.processes.check(MAY_END)):
             raise DemoError(
-                f"not ready after {START_SECONDS:.0f} s: the {missing[0]}; look into {self.home.logs}"
+                f"not ready after {START_SECONDS:.0f} s: the {last[0]}; look into {self.home.logs}"
             )
 
 
@@ -123,7 +135,10 @@ def program(name: str) -> str:
 def real_gpus() -> int:
     """How many GPUs NVML finds; 0 where there is no driver."""
     try:
-        import pynvml
+        with warnings.catch_warnings():
+            # The package says on import that its maintained twin has another name.
+            warnings.simplefilter("ignore", FutureWarning)
+            import pynvml
 
         pynvml.nvmlInit()
         try:

@@ -1,0 +1,218 @@
+"""The pipelines in a real Airflow: scheduler, API server, triggerer, dag-processor, two agents, on SQLite."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.builders.real_airflow import copy_model
+
+from emep.client import EmepApiError
+
+pytestmark = pytest.mark.airflow
+
+SEARCH = {
+    "recipe": "recipes/evolve.yaml",
+    "tasks": ["tasks/upright_search.jsonl", "tasks/turned_search.jsonl"],
+    "generations": 2,
+    "population": 4,
+    "batch": 10,
+    "limit": 40,
+}
+REPORT = ["tasks/upright_report.jsonl", "tasks/turned_report.jsonl"]
+
+
+@pytest.fixture(scope="module")
+def pipeline(airflow):
+    """A whole pipeline, started before the other tests and awaited by those that look at it."""
+    return airflow.trigger("emep_pipeline", **SEARCH, report_tasks=REPORT, output_name="winner")
+
+
+@pytest.fixture(scope="module")
+def bad_runs(airflow, pipeline, tmp_path_factory):
+    """Runs that can never work, all at once; none of them is waited for twice."""
+    folder = tmp_path_factory.mktemp("models")
+    torn = copy_model(airflow.models / "expert-upright", folder / "torn")
+    next(iter(torn.glob("*.safetensors"))).unlink()
+    cut = copy_model(airflow.models / "expert-upright", folder / "cut")
+    shard = next(iter(cut.glob("*.safetensors")))
+    shard.write_bytes(shard.read_bytes()[:1000])
+    other = copy_model(airflow.models / "expert-upright", folder / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "hidden_size": 32}))
+
+    def merge(model: Path | str, **more):
+        recipe = {
+            "merge_method": "task_arithmetic",
+            "base_model": "base",
+            "models": [{"model": str(model), "parameters": {"weight": 0.5}}],
+        }
+        recipe |= more.pop("recipe", {})
+        return airflow.trigger("emep_merge", recipe=recipe, **more)
+
+    runs = {
+        "method": merge("expert-turned", recipe={"merge_method": "task_aritmetic"}),
+        "shard": merge(torn),
+        "cut": merge(cut),
+        "shape": merge(other),
+        "model": merge("expert-sideways"),
+        "field": merge("expert-turned", ouput_name="x"),
+        "never": merge("expert-turned", gpu_count=64),
+        "nothing to search": airflow.trigger(
+            "emep_evolve", recipe="recipes/task_arithmetic.yaml", tasks=REPORT
+        ),
+        "no task": airflow.trigger("emep_evaluate", model="base", tasks=["tasks/missing.jsonl"]),
+    }
+    for run in runs.values():
+        run.ended()
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("method", ["task_aritmetic", "task_arithmetic"]),
+        ("shard", ["torn", "safetensors"]),
+        ("cut", ["cut"]),
+        ("shape", ["other"]),
+        ("model", ["expert-sideways"]),
+        ("field", ["ouput_name", "output_name"]),
+        ("nothing to search", ["nothing to search"]),
+        ("no task", ["missing.jsonl"]),
+    ],
+)
+def test_what_can_never_work_fails_at_the_first_task_in_one_sentence(bad_runs, name, words):
+    run = bad_runs[name]
+    assert run.state == "failed"
+    states = run.states()
+    assert states.pop("compatibility_check") == "failed"
+    assert set(states.values()) == {"upstream_failed"}
+    assert run.tasks()["compatibility_check"]["try_number"] == 1
+    sentence = run.sentence("compatibility_check")
+    for word in words:
+        assert word in sentence
+    assert "\n" not in sentence
+
+
+def test_a_job_that_can_never_be_placed_is_refused_with_the_limit_it_hit(bad_runs):
+    run = bad_runs["never"]
+    assert run.states() == {"compatibility_check": "success", "merge": "failed"}
+    assert run.tasks()["merge"]["try_number"] == 1
+    assert "64" in run.sentence("merge")
+    assert [job["state"] for job in run.jobs() if job["gpu_count"] == 64] == ["rejected"]
+
+
+def test_no_output_is_left_behind_by_what_failed(bad_runs):
+    for run in bad_runs.values():
+        left = [path for path in run.folder.rglob("*") if path.is_file()] if run.folder.exists() else []
+        assert left == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("gpu_count", "two"), ("priority", "urgent"), ("max_duration", "soon"), ("seed", -1)]
+)
+def test_a_wrong_value_is_refused_before_there_is_a_run(airflow, field, value):
+    with pytest.raises(EmepApiError) as caught:
+        airflow.trigger("emep_merge", recipe="recipes/task_arithmetic.yaml", **{field: value})
+    assert caught.value.status in (400, 422)
+    assert field in str(caught.value)
+
+
+def test_the_pipeline_succeeds_and_skips_what_was_not_asked_for(pipeline):
+    assert pipeline.ended(600) == "success", pipeline.states()
+    states = pipeline.states()
+    for generation in range(2):
+        assert states[f"generation_{generation}.tell"] == "success"
+    unused = {name: task for name, task in pipeline.tasks().items() if name.startswith("generation_2.")}
+    assert {task["state"] for task in unused.values()} == {"skipped"}
+    assert {task["try_number"] for task in unused.values()} == {0}, "skipping must cost no worker"
+
+
+def test_the_scoreboard_has_every_model(pipeline):
+    metrics = pipeline.result("scoreboard")["metrics"]
+    rows = {name for name, entry in metrics.items() if isinstance(entry, dict)}
+    parents = {"base", "expert-upright", "expert-turned", "mislabelled"}
+    assert rows == parents | {"start", "best uniform average", "evolved"}
+    for name in rows:
+        assert set(metrics[name]) >= {"upright", "turned", "combined"}
+        assert 0 <= metrics[name]["combined"]["acc"] <= 1
+        assert metrics[name]["combined"]["acc_stderr"] > 0
+
+
+def test_the_evolved_model_is_a_checkpoint_that_loads_and_scores_as_reported(pipeline):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = pipeline.folder / "models" / "winner"
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert model.num_parameters() > 100_000
+    assert len(AutoTokenizer.from_pretrained(folder)) > 30
+    evaluated = pipeline.result("evaluate")["metrics"]["combined"]["acc"]
+    assert evaluated == pytest.approx(pipeline.result("scoreboard")["metrics"]["evolved"]["combined"]["acc"])
+
+
+def test_the_engine_s_log_is_in_the_task_s_log_once(pipeline):
+    log = pipeline.log("generation_0.candidates[0]")
+    assert "is running on node-" in log
+    lines = [line for line in log.splitlines() if "candidates" in line and "/" in line]
+    assert lines
+    assert len(lines) == len(set(lines))
+
+
+def test_every_job_is_charged_to_the_user_who_started_the_run(pipeline):
+    jobs = pipeline.jobs()
+    assert {job["user"] for job in jobs} == {"admin"}
+    assert {job["state"] for job in jobs} == {"completed"}
+    assert {job["experiment_id"] for job in jobs} == {pipeline.run_id}
+
+
+def test_clearing_a_generation_goes_on_from_it(airflow, pipeline):
+    pipeline.ended(600)
+    before = pipeline.result("generation_1.tell")["metrics"]
+    path = "/dags/emep_pipeline/clearTaskInstances"
+    body = {
+        "dag_run_id": pipeline.run_id,
+        "task_ids": ["generation_1.ask"],
+        "include_downstream": True,
+        "only_failed": False,
+        "dry_run": False,
+    }
+    airflow.call("POST", path, body)
+    assert pipeline.ended(600) == "success", pipeline.states()
+    after = pipeline.result("generation_1.tell")["metrics"]
+    assert after["best_score"] == before["best_score"]
+    assert after["evaluations"] == before["evaluations"], "what had a result was computed again"
+    assert pipeline.states()["generation_2.tell"] == "skipped"
+    assert pipeline.states()["generation_0.tell"] == "success"
+    assert pipeline.tasks()["generation_0.tell"]["try_number"] == 1
+
+
+def long_evaluation(airflow, folder: Path) -> dict[str, object]:
+    """An evaluation that takes minutes: the report's items many times over."""
+    items = [json.loads(line) for line in (airflow.models / REPORT[0]).read_text().splitlines()]
+    path = folder / "long.jsonl"
+    with path.open("w") as file:
+        for copy in range(2000):
+            for item in items:
+                file.write(json.dumps({**item, "id": f"{copy}-{item['id']}"}) + "\n")
+    return {"model": "base", "tasks": [str(path)], "gpu_count": 2}
+
+
+def test_ending_a_deferred_task_by_hand_releases_its_gpus(airflow, pipeline, tmp_path):
+    pipeline.ended(600)
+    run = airflow.trigger("emep_evaluate", **long_evaluation(airflow, tmp_path))
+    airflow.wait(lambda: run.states().get("evaluate") == "deferred")
+    airflow.wait(lambda: len(airflow.held_gpus()) == 2)
+    (job,) = [job for job in run.jobs() if job["gpu_count"] == 2]
+    airflow.call(
+        "PATCH", f"/dags/emep_evaluate/dagRuns/{run.run_id}/taskInstances/evaluate", {"new_state": "failed"}
+    )
+    airflow.wait(lambda: not airflow.held_gpus(), 90)
+    (job,) = [job for job in run.jobs() if job["gpu_count"] == 2]
+    assert job["state"] == "cancelled"
+    assert run.ended() == "failed"
+
+
+def test_nothing_is_held_when_everything_has_ended(airflow, pipeline, bad_runs):
+    pipeline.ended(600)
+    airflow.wait(lambda: not airflow.held_gpus(), 60)
