@@ -1,17 +1,17 @@
 """Shortest first without starving anybody: who may go ahead of submission order, and who may not.
 
 Among equals (one class, entities that tie) a job may start ahead of its turn only if nobody is made to wait
-longer for it than the longest wait that submission order by itself gives. Everybody who waits is projected into
-the future in submission order, each at the earliest time that delays nobody before it (GPUs counted, limits
-taken as durations). The longest projected wait W is the bound: one more job may start now if, everybody else
-projected anew, no projected wait grows past W (or past ``starvation_bound``, where that is longer). So W never
-grows through overtaking, only through arrivals, as it would in plain submission order; and whoever is not the
-one that waits longest has slack, which is what short jobs use. Nobody of another class, or of an entity that is
-ahead in fair share, is delayed at all.
+longer for it than the longest wait that submission order by itself gives. Everybody who waits is projected
+into the future in submission order, each at the earliest time that delays nobody before it (GPUs counted,
+limits taken as durations). The longest projected wait W is the bound: one more job may start now if,
+everybody else projected anew, no projected wait grows past W (or past ``starvation_bound``, where that is longer).
+So W never grows through overtaking, only through arrivals, as in plain submission order; and whoever is not the
+one that waits longest has slack, which is what short jobs use. Nobody of another class, or of an entity
+that is ahead in fair share, is delayed at all.
 
-Projection as such is conservative backfill (A. Mu'alem, D. Feitelson, IEEE TPDS 12(6), 2001); slack in it goes
-back to D. Talby, D. Feitelson, "Supporting priorities and improving utilization of the IBM SP scheduler using
-slack-based backfilling", IPPS 1999. Here the slack follows from the queue itself and needs no setting.
+Projection as such is conservative backfill (A. Mu'alem, D. Feitelson, IEEE TPDS 12(6), 2001); slack in it
+goes back to D. Talby, D. Feitelson, "Supporting priorities and improving utilization of the IBM SP scheduler
+using slack-based backfilling", IPPS 1999. Here the slack follows from the queue itself and needs no setting.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Candidate:
 
 
 class Profile:
-    """GPUs free over time, from now on: a step curve, ``free[i]`` from ``times[i]`` until ``times[i + 1]``."""
+    """GPUs free over time, from now on: ``free[i]`` of them from ``times[i]`` until ``times[i + 1]``."""
 
     __slots__ = ("free", "times")
 
@@ -47,7 +47,7 @@ class Profile:
 
     @classmethod
     def of_ends(cls, now: float, free_now: int, ends: Iterable[tuple[float, int]]) -> Profile:
-        """From what is free now and (time, GPUs) of what comes free; ends that are not after now count as now."""
+        """From what is free now and (time, GPUs) of what comes free; an end that is overdue counts as now."""
         times, free = [now], [free_now]
         for time, gpus in sorted(ends):
             if math.isinf(time):
@@ -119,7 +119,7 @@ class Queue:
         ]
 
     def may_start(self, chosen: Candidate) -> bool:
-        """Whether ``chosen`` may start now; if so the projection goes on without it: it is taken as started."""
+        """Whether ``chosen`` may start now; if so the projection goes on as if it had started."""
         rest = [one for one in self._waiting if one is not chosen]
         profile = self._profile
         if self.starts[chosen.id] > profile.times[0] + TOLERANCE:
@@ -137,7 +137,7 @@ class Queue:
         self._profile.take_now(chosen.gpus, chosen.duration)
 
     def waits_until(self, chosen: Candidate, time: float) -> None:
-        """GPUs alone do not tell when ``chosen`` can start: it will be at ``time``, and its wait is a wait."""
+        """Counting GPUs does not tell when ``chosen`` fits: it will at ``time``, and its wait is a wait."""
         if math.isfinite(time):
             self.bound = max(self.bound, time - chosen.submit_time)
 
@@ -151,7 +151,7 @@ class Queue:
     def _project(
         self, profile: Profile, order: Sequence[Candidate], before: dict[str, float] | None
     ) -> dict[str, float]:
-        """Start of each; cut short at the first one that would be made to wait too long against ``before``."""
+        """Start of each; cut short at the first one that would have to wait too long against ``before``."""
         found: dict[str, float] = {}
         for one in order:
             start = profile.take_earliest(one.gpus, one.duration)

@@ -57,5 +57,6 @@ class UsageAccounts:
         span = now - account.at
         if not self._decay:
             return account.consumed + account.rate * span
-        kept = math.exp(-self._decay * span)
-        return account.consumed * kept + account.rate * (1.0 - kept) / self._decay
+        # expm1 keeps the difference exact for spans that are short against the half-life.
+        faded = -math.expm1(-self._decay * span)
+        return account.consumed * (1.0 - faded) + account.rate * faded / self._decay
