@@ -99,7 +99,13 @@ class Preemption:
         return found
 
     def _may_reclaim(self, job: Job, victim_queue: str, victim_class: str) -> bool:
-        """Across queues the highest tier is nobody's victim, and serving is not preempted for others."""
+        """Whether a guarantee may be taken back from this class.
+
+        Not from one that may preempt the job in turn: the two would evict each other for ever. Across queues
+        the highest tier is nobody's victim, and serving is not preempted for others.
+        """
+        if self._policy.may_preempt(victim_queue, victim_class, job.queue, job.priority):
+            return False
         if job.queue == victim_queue:
             return True
         rules = self._policy.queues[victim_queue]
