@@ -220,12 +220,15 @@ class Board:
                 return time
         return None
 
-    def fewest_free_now(self, job: Job, time: float, policy: Policy) -> int:
-        """Of all placements at ``time``, the least number of GPUs that are free now."""
-        return min(
+    def is_sparing(self, promise: Promise, policy: Policy) -> bool:
+        """Whether no placement at its time, beside earlier promises, takes fewer GPUs that are free now."""
+        before = self.promises[: self.promises.index(promise)] if promise in self.promises else self.promises
+        board = Board(self.offered, self.now, self.busy_until, before)
+        fewest = min(
             sum(1 for place in chosen if place.id not in self.busy_until)
-            for chosen in placements(job, self.open_at(time, job), policy)
+            for chosen in placements(promise.job, board.open_at(promise.at, promise.job), policy)
         )
+        return sum(1 for gpu in promise.gpus if gpu not in self.busy_until) == fewest
 
 
 # ---- preemption ----

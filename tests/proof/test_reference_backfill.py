@@ -37,6 +37,7 @@ def follow(nodes: list[Node], snapshot: Snapshot, policy: Policy, decided: Plan,
     starts = {start.job_id: start for start in decided.starts}
     promises = {promise.job_id: promise for promise in decided.reservations}
     closed, passed = False, 0
+    sparing: dict[str, bool] = {}
     for job in snapshot.pending:
         where = f"case {number}, {job.id}"
         fits = not closed and reference.can_place(job, board.allowed(job), policy)
@@ -64,9 +65,12 @@ def follow(nodes: list[Node], snapshot: Snapshot, policy: Policy, decided: Plan,
             assert set(chosen) <= set(board.open_at(at, job)), where
             assert len(set(chosen)) == job.gpu_count, where
             assert reference.is_valid(chosen, job), where
-            free_now = sum(1 for place in chosen if place.id not in board.busy_until)
-            assert free_now == board.fewest_free_now(job, at, policy), f"{where}: {promise}"
-            board.promises.append(reference.Promise(job, at, frozenset(promise.placement.gpus)))
+            made = reference.Promise(job, at, frozenset(promise.placement.gpus))
+            sparing[job.id] = board.is_sparing(made, policy)
+            board.promises.append(made)
+    # The GPUs may be chosen when the promise is made, or when it is known what else starts now.
+    for made in board.promises:
+        assert sparing[made.job.id] or board.is_sparing(made, policy), f"case {number}, {made}"
     return passed
 
 
