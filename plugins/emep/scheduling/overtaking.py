@@ -4,10 +4,10 @@ Among equals (one class, entities that tie) a job may start ahead of its turn on
 longer for it than the longest wait that submission order by itself gives. Everybody who waits is projected
 into the future in submission order, each at the earliest time that delays nobody before it (GPUs counted,
 limits taken as durations). The longest projected wait W is the bound: one more job may start now if,
-everybody else projected anew, no projected wait grows past W (or past ``starvation_bound``, where that is longer).
-So W never grows through overtaking, only through arrivals, as in plain submission order; and whoever is not the
-one that waits longest has slack, which is what short jobs use. Nobody of another class, or of an entity
-that is ahead in fair share, is delayed at all.
+everybody else projected anew, no projected wait grows past W (or past ``starvation_bound``, where that is
+longer). So W never grows through overtaking, only through arrivals, as in plain submission order; and whoever
+is not the one that waits longest has slack, which is what short jobs use. Nobody of another class, or of an
+entity that is ahead in fair share, is delayed at all.
 
 Projection as such is conservative backfill (A. Mu'alem, D. Feitelson, IEEE TPDS 12(6), 2001); slack in it
 goes back to D. Talby, D. Feitelson, "Supporting priorities and improving utilization of the IBM SP scheduler
