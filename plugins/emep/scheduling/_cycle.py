@@ -247,7 +247,10 @@ class Cycle:
         if take is None:
             return None
         blocked = windows.blocked_gpus(pool, end)
-        return board.pick(take, board.free if blocked is None else board.free & ~blocked)
+        if blocked is None:
+            # It ends before anything reserved is needed: then it leaves others what is not reserved.
+            return board.pick(take, board.free, windows.blocked_gpus(pool, math.inf))
+        return board.pick(take, board.free & ~blocked)
 
     def _start(self, entry: Entry, gpus: IntArray, pool: str, reason: str) -> None:
         names = self.index.gpu_names(gpus.tolist())

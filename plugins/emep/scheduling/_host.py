@@ -98,5 +98,5 @@ class Hosts:
         return HostRoom(cpu, memory)
 
     def ends(self) -> set[float]:
-        """Times at which something comes free."""
+        """Times at which something comes free; none where nobody counts cores and memory."""
         return {entry[0] for entry in self._all() if entry[0] < np.inf}

@@ -63,6 +63,7 @@ class ClusterIndex:
         self._number_nodes()
         self._number_gpus()
         self._filters: dict[Filter, BoolArray] = {}
+        self._cell_counts: dict[Filter, int] = {}
         self._book: EntryBook | None = None
         self._domains: dict[tuple[bool, str | None], Domains] = {}
 
@@ -189,6 +190,13 @@ class ClusterIndex:
             if gpu_type:
                 found &= np.array([name == gpu_type for name in self.cell_type], dtype=bool)
             self._filters[wanted] = found
+        return found
+
+    def cells_of(self, wanted: Filter) -> int:
+        """How many cells are eligible; cached."""
+        found = self._cell_counts.get(wanted)
+        if found is None:
+            found = self._cell_counts[wanted] = int(self.eligible_cells(wanted).sum())
         return found
 
     def eligible_nodes(

@@ -1,19 +1,19 @@
 """Reservations of one plan: what they keep from whom.
 
-While every reservation of a pool is *plain* (any GPUs of one kind will do, as many as asked), only numbers
-count: a profile of free GPUs over time says exactly what may start without delaying anybody, and GPUs are
-assigned to reservations last. As soon as one asks for more (a group, a level, a number of nodes), GPUs are
-assigned when the reservation is made, and jobs that run into it keep off them.
+Each takes certain GPUs for certain times, and jobs that run into it keep off them. Where all GPUs of a kind
+make up one cell, only numbers count: a profile of free GPUs over time says exactly what may start without
+delaying anybody, and GPUs are assigned last.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from emep.scheduling._grid import Grid
 from emep.scheduling._index import BoolArray, Filter, IntArray
 from emep.scheduling._profile import TIME_TOLERANCE, Profile
 from emep.scheduling.eligibility import Request
@@ -21,9 +21,6 @@ from emep.scheduling.model import Job
 
 if TYPE_CHECKING:
     from emep.scheduling._board import Board
-
-_WITH_CARE: Final = 8
-"""Plain reservations are assigned by the order of placement while they are at most so many."""
 
 
 @dataclass(slots=True)
@@ -36,6 +33,7 @@ class Reserved:
     at: float
     end: float
     gpus: IntArray
+    """None yet, while only numbers count."""
 
 
 class Windows:
@@ -45,30 +43,32 @@ class Windows:
         self._board = board
         self._of_pool: dict[str, list[Reserved]] = {}
         self._profiles: dict[str, Profile] = {}
-        self._dirty: set[str] = set()
+        self._grids: dict[str, Grid | None] = {}
         self._blocked: dict[tuple[str, int], IntArray] = {}
 
     def in_pool(self, pool: str) -> list[Reserved]:
         """Reservations of a pool by time."""
-        return self._of_pool.get(pool, [])
+        return self._of_pool.get(pool) or []
 
     def add(self, reserved: Reserved) -> None:
         """Keep GPUs for a job from a time on."""
-        held = self._of_pool.setdefault(reserved.pool, [])
+        pool = reserved.pool
+        held = self._of_pool.setdefault(pool, [])
         held.append(reserved)
         held.sort(key=lambda one: one.at)
-        profile = self._profiles.get(reserved.pool)
+        profile, grid = self._profiles.get(pool), self._grids.get(pool)
         if profile is not None:
-            if self.counts(reserved.pool, reserved.request.filter_for(reserved.pool)):
-                profile.take(reserved.request.gpus, reserved.at, reserved.end)
-            else:
-                del self._profiles[reserved.pool]
+            profile.take(reserved.request.gpus, reserved.at, reserved.end)
+        if grid is not None:
+            grid.take(reserved.gpus, reserved.at, reserved.end)
         self._blocked.clear()
 
     # ---- numbers -------------------------------------------------------------------------------------------
 
     def counts(self, pool: str, kind: Filter) -> bool:
-        """Whether all reservations of the pool are plain and of this kind of GPU."""
+        """Whether only numbers count: one cell, and every reservation of the pool is a plain one of this kind."""
+        if self._board.index.cells_of(kind) != 1:
+            return False
         return all(one.request.plain and one.request.filter_for(pool) == kind for one in self.in_pool(pool))
 
     def profile(self, pool: str, kind: Filter) -> Profile:
@@ -80,16 +80,34 @@ class Windows:
             found = Profile(board.now, board.busy_until[cells[index.gpu_cell] & index.gpu_usable])
             for one in self.in_pool(pool):
                 found.take(one.request.gpus, one.at, one.end)
-            if self.in_pool(pool):
-                self._profiles[pool] = found
+            self._profiles[pool] = found
         return found
 
     # ---- GPUs ----------------------------------------------------------------------------------------------
 
+    def grid(self, pool: str) -> Grid | None:
+        """GPUs of a pool over time, less what is reserved; None where that would be too large."""
+        if pool not in self._grids:
+            self._grids[pool] = self._make_grid(pool)
+        return self._grids[pool]
+
+    def _make_grid(self, pool: str) -> Grid | None:
+        board, index = self._board, self._board.index
+        in_pool = (index.cell_pool == index.pool_number[pool])[index.gpu_cell]
+        gpus = np.flatnonzero(in_pool & index.gpu_usable)
+        if not Grid.affordable(board.now, gpus, board.busy_until):
+            return None
+        made = Grid(board.now, gpus, board.busy_until)
+        for one in self.before(pool, math.inf):
+            made.take(one.gpus, one.at, one.end)
+        return made
+
     def before(self, pool: str, end: float) -> list[Reserved]:
         """Reservations that begin before ``end``, each with GPUs of its own."""
-        self._assign(pool)
-        return [one for one in self.in_pool(pool) if one.at < end - TIME_TOLERANCE]
+        found = [one for one in self.in_pool(pool) if one.at < end - TIME_TOLERANCE]
+        if any(not len(one.gpus) for one in found):
+            self._assign(pool)
+        return found
 
     def blocked_gpus(self, pool: str, end: float) -> BoolArray | None:
         """GPUs reserved for others at some time before ``end``; None: no GPU is."""
@@ -103,69 +121,55 @@ class Windows:
 
     def blocked_cells(self, pool: str, end: float) -> IntArray | None:
         """Per cell, how many of the GPUs free now are reserved at some time before ``end``; None: none."""
-        count = len(self.before(pool, end))
-        if not count:
+        held = self.before(pool, end)
+        if not held:
             return None
-        found = self._blocked.get((pool, count))
+        found = self._blocked.get((pool, len(held)))
         if found is None:
-            blocked = self.blocked_gpus(pool, end)
-            assert blocked is not None  # noqa: S101 - there are reservations before that end
-            found = self._blocked[pool, count] = self._board.index.count_by_cell(blocked & self._board.free)
+            board = self._board
+            gpus = held[0].gpus if len(held) == 1 else np.unique(np.concatenate([one.gpus for one in held]))
+            cells = board.index.gpu_cell[gpus[board.free[gpus]]]
+            found = np.bincount(cells, minlength=board.index.cell_count)
+            self._blocked[pool, len(held)] = found
         return found
 
     # ---- what changes --------------------------------------------------------------------------------------
 
     def started(self, pool: str, gpus: IntArray, end: float) -> None:
-        """Somebody has these GPUs from now until ``end``: numbers change, and so may the best assignment."""
+        """Somebody has these GPUs from now until ``end``."""
         self._blocked.clear()
-        if not self.in_pool(pool):
-            return
-        self._dirty.add(pool)
+        now, grid = self._board.now, self._grids.get(pool)
+        if grid is not None:
+            grid.take(gpus, now, end)
         profile = self._profiles.get(pool)
-        if profile is not None:
-            first = self._of_pool[pool][0].request.filter_for(pool)
-            cells = self._board.index.eligible_cells(first)
-            profile.take(int(cells[self._board.index.gpu_cell[gpus]].sum()), self._board.now, end)
+        if profile is not None and pool in self._of_pool:
+            cells = self._board.index.eligible_cells(self._of_pool[pool][0].request.filter_for(pool))
+            profile.take(int(cells[self._board.index.gpu_cell[gpus]].sum()), now, end)
+        else:
+            self._profiles.pop(pool, None)
 
     def upset(self) -> None:
-        """Victims go and GPUs are held: nothing that was worked out stays true but the times promised."""
+        """Victims go and GPUs are held: what was worked out is to be worked out anew."""
         self._blocked.clear()
         self._profiles.clear()
-        self._dirty.update(self._of_pool)
+        self._grids.clear()
 
     def assign_all(self) -> None:
         """Give every reservation its GPUs, for those who want to see them."""
         for pool in self._of_pool:
-            self._assign(pool)
+            self.before(pool, math.inf)
 
     def _assign(self, pool: str) -> None:
-        held = self.in_pool(pool)
-        unassigned = any(len(one.gpus) == 0 for one in held)
-        if not held or not (unassigned or pool in self._dirty):
-            return
-        self._dirty.discard(pool)
-        if not (self.counts(pool, held[0].request.filter_for(pool)) or len(held) == 1):
-            return
-        # From left to right: whatever is free when a reservation begins will do, nobody later is hurt by it.
-        from emep.scheduling.backfill import choose_sparing
+        """From left to right: whatever is free when a reservation begins will do, nobody later is hurt by it.
 
-        board, until = self._board, self._board.busy_until.copy()
-        for one in held:
-            open_then = board.index.gpu_usable & (until <= one.at + TIME_TOLERANCE)
-            gpus = None
-            if len(held) <= _WITH_CARE:
-                gpus = choose_sparing(board, one.request, pool, open_then, one.at)
-            if gpus is None:
-                gpus = self._any(one, open_then)
-            one.gpus = gpus
-            until[gpus] = max(one.end, board.now) if math.isfinite(one.end) else math.inf
-        self._blocked.clear()
-
-    def _any(self, one: Reserved, open_then: BoolArray) -> IntArray:
-        """GPUs that are busy now before those that are free, and of these the last."""
-        board, index = self._board, self._board.index
-        cells = index.eligible_cells(one.request.filter_for(one.pool))
-        found = np.flatnonzero(open_then & cells[index.gpu_cell])
-        idle = board.free[found]
-        order = np.concatenate([found[~idle], found[idle][::-1]])
-        return np.sort(order[: one.request.gpus])
+        GPUs that are busy now come before those that are free, and of these the last first.
+        """
+        board, index, until = self._board, self._board.index, self._board.busy_until.copy()
+        for one in self.in_pool(pool):
+            cells = index.eligible_cells(one.request.filter_for(pool))
+            open_then = index.gpu_usable & (until <= one.at + TIME_TOLERANCE) & cells[index.gpu_cell]
+            found = np.flatnonzero(open_then)
+            idle = board.free[found]
+            order = np.concatenate([found[~idle], found[idle][::-1]])
+            one.gpus = np.sort(order[: one.request.gpus])
+            until[one.gpus] = one.end

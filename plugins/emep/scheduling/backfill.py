@@ -13,7 +13,8 @@ import numpy as np
 
 from emep.scheduling._board import Board
 from emep.scheduling._cover import Room, Take, cover
-from emep.scheduling._index import BoolArray, FloatArray, IntArray
+from emep.scheduling._grid import Grid
+from emep.scheduling._index import BoolArray, IntArray
 from emep.scheduling._profile import TIME_TOLERANCE
 from emep.scheduling._windows import Reserved
 from emep.scheduling.eligibility import Request
@@ -35,14 +36,16 @@ def earliest(board: Board, job: Job, request: Request, limit: float, pools: Iter
 
 def _earliest_in(board: Board, job: Job, request: Request, limit: float, pool: str) -> Reserved | None:
     kind = request.filter_for(pool)
+    if board.index.cells_of(kind) == 0:
+        return None
     if request.plain and board.windows.counts(pool, kind):
         time = board.windows.profile(pool, kind).earliest(request.gpus, limit)
         return None if time is None else Reserved(job, request, pool, time, time + limit, _NONE)
-    search = _Search(board, request, pool, limit)
-    time = search.run()
-    if time is None:
+    found = _Search(board, request, pool, limit).run()
+    if found is None:
         return None
-    gpus = choose_sparing(board, request, pool, search.open_at(time), time)
+    time, open_then = found
+    gpus = choose_sparing(board, request, pool, open_then, time)
     return None if gpus is None else Reserved(job, request, pool, time, time + limit, gpus)
 
 
@@ -52,46 +55,66 @@ class _Search:
     def __init__(self, board: Board, request: Request, pool: str, limit: float) -> None:
         self._board, self._request, self._pool, self._limit = board, request, pool, limit
         index = board.index
-        eligible = index.eligible_cells(request.filter_for(pool))[index.gpu_cell] & index.gpu_usable
-        self._until: FloatArray = np.where(eligible, board.busy_until, np.inf)
+        self._eligible: BoolArray = (
+            index.eligible_cells(request.filter_for(pool))[index.gpu_cell] & index.gpu_usable
+        )
         self._others = board.windows.before(pool, math.inf)
 
-    def run(self) -> float | None:
-        """The earliest time; None if it is not known to come."""
-        now = self._board.now
-        known = self._until[np.isfinite(self._until)]
-        times = {now, *known.tolist(), *(one.end for one in self._others if math.isfinite(one.end))}
-        if not self._board.index.unlimited_nodes:
-            times.update(self._board.host_ends())
-        candidates = sorted(time for time in times if time >= now)
+    def run(self) -> tuple[float, BoolArray] | None:
+        """The earliest time and the GPUs that are open then; None if it is not known to come."""
         if self._others:
-            return next((time for time in candidates if self._fits(time)), None)
-        return self._first(candidates)
+            grid = self._board.windows.grid(self._pool)
+            return self._one_by_one() if grid is None else self._in_grid(grid)
+        times = self._times()
+        time = self._first(times)
+        return None if time is None else (time, self._open_at(time))
+
+    def _times(self) -> list[float]:
+        """Times at which something comes free."""
+        board, until = self._board, self._board.busy_until[self._eligible]
+        times = {board.now, *until[np.isfinite(until)].tolist()}
+        times.update(one.end for one in self._others if math.isfinite(one.end))
+        times.update(board.host_ends())
+        return sorted(time for time in times if time >= board.now)
 
     def _first(self, times: list[float]) -> float | None:
         """Binary search: without other reservations, what fits at a time fits later too."""
-        if not self._fits(times[-1]):
+        if not self._fits(times[-1], self._open_at(times[-1])):
             return None
         low, high = 0, len(times) - 1
         while low < high:
             middle = (low + high) // 2
-            if self._fits(times[middle]):
+            if self._fits(times[middle], self._open_at(times[middle])):
                 high = middle
             else:
                 low = middle + 1
         return times[low]
 
-    def open_at(self, time: float) -> BoolArray:
+    def _in_grid(self, grid: Grid) -> tuple[float, BoolArray] | None:
+        for time, gpus in grid.open_steps(self._eligible, self._limit, self._request.gpus):
+            open_then = np.zeros(len(self._eligible), dtype=bool)
+            open_then[gpus] = True
+            if self._fits(time, open_then):
+                return time, open_then
+        return None
+
+    def _one_by_one(self) -> tuple[float, BoolArray] | None:
+        for time in self._times():
+            open_then = self._open_at(time)
+            if self._fits(time, open_then):
+                return time, open_then
+        return None
+
+    def _open_at(self, time: float) -> BoolArray:
         """GPUs that are free from ``time`` on for the whole run."""
-        found: BoolArray = self._until <= time + TIME_TOLERANCE
+        found: BoolArray = self._eligible & (self._board.busy_until <= time + TIME_TOLERANCE)
         end = time + self._limit
         for one in self._others:
             if one.at < end - TIME_TOLERANCE and one.end > time + TIME_TOLERANCE:
                 found[one.gpus] = False
         return found
 
-    def _fits(self, time: float) -> bool:
-        open_then = self.open_at(time)
+    def _fits(self, time: float, open_then: BoolArray) -> bool:
         if int(open_then.sum()) < self._request.gpus:
             return False
         room = room_at(self._board, self._request, self._pool, open_then, time)
