@@ -29,8 +29,16 @@ def _fastapi_apps() -> list[dict[str, Any]]:
     return [{"app": create_app(), "url_prefix": "/emep", "name": "EMEP"}]
 
 
+def _listeners() -> list[Any]:
+    """Releases what a task holds that ended without its worker."""
+    from emep import listener
+
+    return [listener]
+
+
 class EmepPlugin(AirflowPlugin):
-    """Mounts the API at ``/emep``."""
+    """Mounts the API at ``/emep``; listens for tasks that end without their worker."""
 
     name = "emep"
     fastapi_apps = _Lazy(_fastapi_apps)
+    listeners = _Lazy(_listeners)

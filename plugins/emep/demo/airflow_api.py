@@ -69,6 +69,18 @@ class DemoApi:
         """Start a run. Raises EmepApiError with Airflow's sentence where the conf is refused."""
         self._client.trigger_dag(dag_id, conf, run_id)
 
+    def end_unfinished(self, dag_id: str, prefix: str) -> None:
+        """Fail the runs of an earlier demo that was ended in the middle: nobody waits for them."""
+        path = f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns"
+        call: Call[Any] = Call(
+            "GET", path, params={"state": ["running", "queued"], "limit": _PAGE}, airflow=True
+        )
+        for run in self._client.raw(call)["dag_runs"]:
+            run_id = str(run["dag_run_id"])
+            if run_id.startswith(prefix):
+                body = {"state": "failed"}
+                self._client.raw(Call("PATCH", f"{path}/{quote(run_id, safe='')}", body=body, airflow=True))
+
     def run_state(self, dag_id: str, run_id: str) -> str:
         """State of the run: queued, running, success, failed."""
         return str(self._client.dag_run(dag_id, run_id)["state"])

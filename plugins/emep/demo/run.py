@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from emep.demo.airflow_api import DemoApi
 
 DAG_ID = "emep_pipeline"
+RUN_PREFIX = "demo__"
 MARGIN = 0.02
 """What the evolved merge must gain over the best uniform average, in the full demo."""
 
@@ -101,7 +102,8 @@ class Demo:
     def _pipeline(self, api: DemoApi, processes: Processes) -> int:
         from emep.client import EmepApiError
 
-        run_id = f"demo__{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
+        api.end_unfinished(DAG_ID, RUN_PREFIX)
+        run_id = f"{RUN_PREFIX}{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
         try:
             api.trigger(DAG_ID, models.conf(self.home.models, self.options.small), run_id)
         except EmepApiError as error:

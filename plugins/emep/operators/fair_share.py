@@ -155,6 +155,7 @@ class FairShareGpuOperator(BaseOperator):
         answers."""
         request = self.request(context)
         with client(self.conn_id) as api:
+            self._end_earlier_tries(api, request)
             job = self._submit(api, request)
             stream = LogStream()
             job = self._stay(api, job, stream)
@@ -206,7 +207,7 @@ class FairShareGpuOperator(BaseOperator):
         self.log.info("Job %s is cancelled", self.job_id)
 
     def request(self, context: Context) -> JobRequest:
-        """The request for this try of the task. Raises AirflowFailException naming a field that is wrong."""
+        """The request for this try. Raises AirflowFailException that names a wrong field."""
         from pydantic import ValidationError
 
         from emep.api.schemas import AirflowTask, JobRequest
@@ -250,6 +251,18 @@ class FairShareGpuOperator(BaseOperator):
             "seed": int(self.seed or 0),
             "output_uri": self.output_uri,
         }
+
+    def _end_earlier_tries(self, api: EmepClient, request: JobRequest) -> None:
+        """A try whose worker was killed may have left its job: it must not hold GPUs beside this one."""
+        task = request.airflow
+        if task is None or task.try_number <= 1:
+            return
+        from emep.operators.earlier_tries import cancel_jobs
+
+        key = (task.dag_id, task.run_id, task.task_id, task.map_index)
+        reason = f"try {task.try_number} of its task has begun"
+        for job_id in cancel_jobs(api, *key, up_to_try=task.try_number - 1, reason=reason):
+            self.log.info("Job %s of an earlier try is cancelled", job_id)
 
     def _submit(self, api: EmepClient, request: JobRequest) -> JobView:
         from emep.client import EmepApiError

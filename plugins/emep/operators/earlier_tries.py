@@ -1,0 +1,34 @@
+"""Jobs of a task that nobody waits for any more: those of tries whose worker was lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from emep.client import EmepClient
+
+UNFINISHED = ("pending", "starting", "running", "yielding")
+
+
+def cancel_jobs(
+    api: EmepClient,
+    dag_id: str,
+    run_id: str,
+    task_id: str,
+    map_index: int,
+    *,
+    up_to_try: int,
+    reason: str,
+) -> list[str]:
+    """Cancel the task's jobs of tries up to and with ``up_to_try`` that have not ended; their ids.
+
+    Raises EmepApiError and EmepConnectionError.
+    """
+    cancelled = []
+    for job in api.jobs(states=UNFINISHED, dag_id=dag_id, run_id=run_id, limit=1000).items:
+        task = job["airflow"] or {}
+        same = (task.get("task_id"), task.get("map_index")) == (task_id, map_index)
+        if same and task.get("try_number", 0) <= up_to_try:
+            api.cancel(job["id"], reason)
+            cancelled.append(str(job["id"]))
+    return cancelled
