@@ -57,7 +57,10 @@ def parse_memory(value: object) -> int:
     if match is None:
         raise ValueError(f"memory is bytes or text such as 80Gi, 80GiB, 512M, not {value!r}")
     unit = (match[2] or "").lower()
-    return int(float(match[1]) * (_BINARY_UNITS.get(unit) or _MEMORY_UNITS[unit]))
+    size = float(match[1]) * (_BINARY_UNITS.get(unit) or _MEMORY_UNITS[unit])
+    if not math.isfinite(size):
+        raise ValueError(f"memory is a number of bytes that can be counted, not {value!r:.80}")
+    return int(size)
 
 
 def format_memory(size: int) -> str:

@@ -1,4 +1,6 @@
-"""The app as Airflow mounts it, with the simple auth manager's real tokens and a ledger of its own for each test."""
+"""The app as Airflow mounts it, with the simple auth manager's real tokens and a ledger of its own for each
+test.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def token_of(airflow_database: None) -> Callable[[str], str]:
 class Api:
     """The running app, and clients of everybody who may call."""
 
-    def __init__(self, client: TestClient, app: FastAPI, bench: Bench, token_of: Callable[[str], str]) -> None:
+    def __init__(
+        self, client: TestClient, app: FastAPI, bench: Bench, token_of: Callable[[str], str]
+    ) -> None:
         self.client, self.app, self.bench, self._token_of = client, app, bench, token_of
 
     @property
@@ -52,7 +56,9 @@ class Api:
         return self.app.state.runtime
 
     def call(self, who: str | None, method: str, path: str, **options: Any) -> Any:
-        """A request by a user, ``agent``, or a token; ``path`` is below /emep/api/v1 unless it begins with /emep."""
+        """A request by a user, ``agent``, or a token; ``path`` is below /emep/api/v1 unless it begins with
+        /emep.
+        """
         headers = dict(options.pop("headers", {}))
         if who is not None:
             headers["Authorization"] = f"Bearer {self.token(who)}"

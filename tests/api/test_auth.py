@@ -89,7 +89,8 @@ def test_an_agent_has_the_nodes_routes_and_no_others(api: Api) -> None:
     assert api.call("agent", "POST", "/nodes", json={"name": "n0"}).status_code == 201
     assert api.call("agent", "GET", "/nodes").status_code == 200
     for method, path in [("GET", "/jobs"), ("POST", "/jobs"), ("GET", "/allocations"), ("GET", "/policy"),
-                         ("POST", "/allocations/a-1/heartbeat"), ("POST", "/allocations/a-1/complete")]:  # fmt: skip
+                         ("POST", "/allocations/a-1/heartbeat"), ("POST", "/allocations/a-1/complete")]:  #
+                         fmt: skip
         body = {"epoch": 1, "exit_code": 0} if "complete" in path else {"epoch": 1}
         body = {"spec": {"engine": "m"}} if path == "/jobs" else body
         answer = api.call("agent", method, path, json=body if method == "POST" else None)
@@ -141,7 +142,9 @@ def test_cancelling_is_for_those_who_may_edit_the_stored_dags_tasks(api: Api) ->
     assert api.call("viewer", "DELETE", f"/jobs/{of_a_dag}").status_code == 403
     assert api.call("alice", "DELETE", f"/jobs/{of_a_dag}").status_code == 200
     assert api.call("alice", "DELETE", f"/jobs/{of_nobody}").status_code == 403
-    assert api.call("op", "DELETE", f"/jobs/{of_nobody}", params={"reason": "stuck"}).json()["reason"] == "stuck"
+    assert (
+        api.call("op", "DELETE", f"/jobs/{of_nobody}", params={"reason": "stuck"}).json()["reason"] == "stuck"
+    )
 
 
 def test_the_session_cookie_works_as_in_airflows_own_ui(api: Api) -> None:

@@ -29,7 +29,9 @@ def test_from_submission_to_completion(api: Api) -> None:
     assert [gpu["job_id"] for gpu in node["gpus"]] == [job["id"], job["id"], None, None]
 
     text = {"Content-Type": "text/plain"}
-    assert api.call(token, "POST", f"{at}/logs?offset=0", content=b"hello\n", headers=text).json() == {"next_offset": 6}
+    assert api.call(token, "POST", f"{at}/logs?offset=0", content=b"hello\n", headers=text).json() == {
+        "next_offset": 6
+    }
     gap = api.call(token, "POST", f"{at}/logs?offset=99", content=b"x", headers=text)
     assert (gap.status_code, gap.json()["expected_offset"]) == (409, 6)
     assert api.call("viewer", "GET", f"{at}/logs").json()["text"] == "hello\n"
@@ -94,7 +96,9 @@ def test_a_stop_order_is_not_repeated_while_it_is_carried_out(api: Api) -> None:
     running = [{"allocation_id": order["allocation_id"], "epoch": 1}]
     api.call(token, "POST", f"{at}/heartbeat", json={"epoch": 1})
     api.call("alice", "DELETE", f"/jobs/{order['job_id']}")
-    (stop,) = api.call("agent", "POST", "/nodes/n0/poll", json={"running": running, "timeout": 20}).json()["orders"]
+    (stop,) = api.call("agent", "POST", "/nodes/n0/poll", json={"running": running, "timeout": 20}).json()[
+        "orders"
+    ]
     assert (stop["kind"], stop["directive"]) == ("stop", "checkpoint_and_exit")
     assert 0 < stop["grace_seconds"] <= 120
     again = api.call("agent", "POST", "/nodes/n0/poll", json={"running": running, "timeout": 0.5})
@@ -117,7 +121,11 @@ def test_changes_wait_for_the_job_that_is_watched(api: Api) -> None:
         seen += [view["state"] for view in answer["jobs"]]
     with ThreadPoolExecutor(1) as pool:
         watch = pool.submit(
-            api.call, "viewer", "GET", "/jobs:changes", params={"since": cursor, "timeout": 30, "ids": job["id"]}
+            api.call,
+            "viewer",
+            "GET",
+            "/jobs:changes",
+            params={"since": cursor, "timeout": 30, "ids": job["id"]},
         )
         api.call("alice", "DELETE", f"/jobs/{job['id']}")
         assert [view["state"] for view in watch.result(30).json()["jobs"]] == ["cancelled"]

@@ -178,7 +178,9 @@ class Bench:
 def holders(bench: Bench) -> dict[tuple[str, int], str]:
     """Who holds each GPU now, out of the database."""
     with bench.database.read() as session:
-        return {(row.node, row.gpu_index): row.allocation_id for row in session.scalars(select(AllocationGpu))}
+        return {
+            (row.node, row.gpu_index): row.allocation_id for row in session.scalars(select(AllocationGpu))
+        }
 
 
 def events(bench: Bench, job: JobView | None = None) -> list[tuple[str, str]]:

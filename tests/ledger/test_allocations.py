@@ -63,7 +63,10 @@ def test_a_checkpoint_is_remembered_on_the_job(bench: Bench) -> None:
 def test_a_checkpoints_odd_time_does_no_harm(bench: Bench, moment: object) -> None:
     bench.node()
     job = bench.running()
-    assert bench.beat(job, checkpoint={"step": 1, "uri": "file:///c", "time": moment}).directive.value == "continue"
+    assert (
+        bench.beat(job, checkpoint={"step": 1, "uri": "file:///c", "time": moment}).directive.value
+        == "continue"
+    )
 
 
 def test_exit_0_completes_and_frees_the_gpus_at_once(bench: Bench) -> None:
@@ -103,7 +106,12 @@ def test_a_job_may_be_over_before_its_first_heartbeat(bench: Bench) -> None:
     ("exit_code", "result", "message", "expected"),
     [
         (1, None, None, "exited with 1"),
-        (65, {"error": {"code": "bad_input", "message": "recipe.yaml: method: unknown"}}, None, "recipe.yaml"),
+        (
+            65,
+            {"error": {"code": "bad_input", "message": "recipe.yaml: method: unknown"}},
+            None,
+            "recipe.yaml",
+        ),
         (137, None, "killed by signal 9", "killed by signal 9"),
         (86, None, None, "exited with 86"),
     ],
@@ -187,7 +195,9 @@ def test_past_its_grace_a_victim_is_told_to_abort_and_its_lease_runs_out(bench: 
     assert bench.complete(victim, 137).state is JobState.PENDING
 
 
-@pytest.mark.parametrize(("exit_code", "state"), [(0, "completed"), (65, "failed"), (3, "failed"), (143, "pending")])
+@pytest.mark.parametrize(
+    ("exit_code", "state"), [(0, "completed"), (65, "failed"), (3, "failed"), (143, "pending")]
+)
 def test_one_that_exits_by_itself_in_its_grace_is_judged_by_its_own_status(
     bench: Bench, exit_code: int, state: str
 ) -> None:

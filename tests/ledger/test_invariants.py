@@ -1,4 +1,7 @@
-"""Whatever happens in whatever order: no GPU is held twice, epochs only grow, nothing is lost, charges add up."""
+"""Whatever happens in whatever order.
+
+No GPU is held twice, epochs only grow, nothing is lost, charges add up.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,11 @@ class LedgerMachine(RuleBasedStateMachine):
     def submit(self, gpus: int, priority: str, queue: str, nvlink: bool) -> None:
         with contextlib.suppress(EmepError):
             self.bench.submit(
-                gpu_count=gpus, priority=priority, queue=queue, nvlink_required=nvlink and gpus > 0, max_duration=200
+                gpu_count=gpus,
+                priority=priority,
+                queue=queue,
+                nvlink_required=nvlink and gpus > 0,
+                max_duration=200,
             )
 
     @rule(data=st.data())
@@ -112,7 +119,9 @@ class LedgerMachine(RuleBasedStateMachine):
                 theirs = {index for node, index, _ in held.gpus if node == name}
                 if held.state == AllocationState.RELEASED.value:
                     continue  # its engine has ended, its process is only leaving
-                assert not mine & theirs, f"{order.allocation_id} is started beside {other} on {mine & theirs}"
+                assert not mine & theirs, (
+                    f"{order.allocation_id} is started beside {other} on {mine & theirs}"
+                )
         self.really_running[name].add(order.allocation_id)
 
     @rule(name=st.sampled_from(NODES), bad=st.sets(st.integers(0, 2), max_size=2))

@@ -40,7 +40,10 @@ def test_a_repeated_key_returns_the_first_job(bench: Bench) -> None:
 def test_keys_belong_to_whoever_submits(bench: Bench) -> None:
     bench.node()
     request = JobRequest(spec=SPEC, idempotency_key="k")
-    assert bench.ledger.submit(request, ALICE)[0].id != bench.ledger.submit(request, Submitter("bob", "bob"))[0].id
+    assert (
+        bench.ledger.submit(request, ALICE)[0].id
+        != bench.ledger.submit(request, Submitter("bob", "bob"))[0].id
+    )
 
 
 def test_racing_submissions_with_one_key_make_one_job(bench: Bench) -> None:
@@ -139,7 +142,9 @@ def test_an_agents_job_needs_a_spec_with_an_engine(bench: Bench, spec: dict[str,
         ({"gpu_count": 8, "node_count": 2, "gpu_per_node": 4}, (8, 2)),
     ],
 )
-def test_the_gangs_size_comes_from_whatever_is_given(fields: dict[str, int], expected: tuple[int, int | None]) -> None:
+def test_the_gangs_size_comes_from_whatever_is_given(
+    fields: dict[str, int], expected: tuple[int, int | None]
+) -> None:
     assert gang_size(JobRequest(**fields)) == expected
 
 

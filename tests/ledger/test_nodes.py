@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 from tests.builders.ledger import Bench, events
 
-from emep.api.schemas import GpuHealth, GpuReport, HealthReport, JobState, NodeRequest, RunningAllocation, StartOrder
+from emep.api.schemas import (
+    GpuHealth,
+    GpuReport,
+    HealthReport,
+    JobState,
+    NodeRequest,
+    RunningAllocation,
+    StartOrder,
+)
 from emep.exceptions import ConflictError, InvalidError, NotFoundError
 
 

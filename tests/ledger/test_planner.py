@@ -79,7 +79,9 @@ def test_a_gpu_that_falls_ill_while_the_plan_was_made_is_not_granted(bench: Benc
     assert holders(bench) == {}
 
 
-def test_a_crash_in_the_middle_leaves_nothing_half_done(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_in_the_middle_leaves_nothing_half_done(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.node(gpus=4)
     first, second = bench.submit(), bench.submit()
     carried_out: list[str] = []
@@ -284,7 +286,9 @@ def test_a_fenced_transaction_rolls_back(bench: Bench) -> None:
     bench.submit()
 
     def steal(snapshot: Snapshot, policy: Policy, now: float) -> Plan:
-        bench.database.write(lambda tx: tx.session.execute(update(Lock).values(fence=Lock.fence + 1, holder="x")))
+        bench.database.write(
+            lambda tx: tx.session.execute(update(Lock).values(fence=Lock.fence + 1, holder="x"))
+        )
         return plan(snapshot, policy, now)
 
     assert Planner(bench.ledger, "victim", steal).cycle() is None

@@ -81,16 +81,15 @@ def test_cpu_jobs_cost_no_gpu_time(bench: Bench) -> None:
     assert consumed(bench) == {}
 
 
-@given(
-    start=st.floats(0, WEEK), length=st.floats(0, WEEK), wait=st.floats(0, WEEK), rate=st.floats(0, 1000)
-)
+@given(start=st.floats(0, WEEK), length=st.floats(0, WEEK), wait=st.floats(0, WEEK), rate=st.floats(0, 1000))
 def test_a_charge_is_the_integral_of_what_is_left_of_each_moment(
     start: float, length: float, wait: float, rate: float
 ) -> None:
     end, now = start + length, start + length + wait
     steps = 2000
     summed = sum(
-        decay(rate * length / steps, now - (start + length * (step + 0.5) / steps), DAY) for step in range(steps)
+        decay(rate * length / steps, now - (start + length * (step + 0.5) / steps), DAY)
+        for step in range(steps)
     )
     assert decayed_charge(rate, start, end, now, DAY) == pytest.approx(summed, rel=1e-4, abs=1e-9)
 

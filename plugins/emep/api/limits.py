@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from emep.api.problems import problem
 
 MAX_BODY_BYTES = 8 * 1024**2
-
-
-class BodyTooLargeError(Exception):
-    """More bytes came than are allowed."""
 
 
 class BodyLimit:
@@ -25,31 +22,21 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        refusal = problem(
-            413, "Too large", f"a request may have {self.limit} bytes; send less at once", code="too_large"
-        )
+        sentence = f"a request may have {self.limit} bytes; send less at once"
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if declared.isdigit() and int(declared) > self.limit:
+            refusal = problem(413, "Too large", sentence, code="too_large")
             await refusal(scope, receive, send)
             return
         received = 0
-        is_answered = False
 
         async def counted() -> Message:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
             if received > self.limit:
-                raise BodyTooLargeError
+                # Raised where the body is read, so it is answered as every other refusal is.
+                raise HTTPException(413, sentence)
             return message
 
-        async def noted(message: Message) -> None:
-            nonlocal is_answered
-            is_answered = True
-            await send(message)
-
-        try:
-            await self.app(scope, counted, noted)
-        except BodyTooLargeError:
-            if not is_answered:
-                await refusal(scope, receive, send)
+        await self.app(scope, counted, send)
