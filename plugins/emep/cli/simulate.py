@@ -139,7 +139,7 @@ def _replay(console: Console, name: str, policy: Policy, inputs: _Inputs) -> Rep
     """One simulation, with a bar on a terminal and a few plain lines elsewhere."""
     nodes, specs, failures = inputs.nodes, inputs.specs, inputs.failures
     if not console.is_terminal:
-        recording = replay(nodes, specs, policy, failures, _Lines(name, len(specs)))
+        recording = replay(nodes, specs, policy, failures, progress=_Lines(name, len(specs)))
         return Replay(name, policy, recording, summarize(recording, policy))
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total}"))
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
@@ -148,7 +148,7 @@ def _replay(console: Console, name: str, policy: Policy, inputs: _Inputs) -> Rep
         def advance(ended: int, _total: int, _now: float) -> None:
             bar.update(task, completed=ended)
 
-        recording = replay(nodes, specs, policy, failures, advance)
+        recording = replay(nodes, specs, policy, failures, progress=advance)
     return Replay(name, policy, recording, summarize(recording, policy))
 
 

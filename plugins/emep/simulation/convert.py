@@ -10,6 +10,7 @@ from pathlib import Path
 from emep.simulation.errors import InputError
 from emep.simulation.muri import convert_muri, muri_cluster
 from emep.simulation.openb import convert_openb
+from emep.simulation.outputs import write_files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,16 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     write_files(Path(args.out), files)
     return 0
-
-
-def write_files(folder: Path, files: dict[str, str]) -> None:
-    """Write texts into a folder, each one beside and renamed; says on standard output what was written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        beside = folder / f".{name}.tmp"
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(folder / name)
-        sys.stdout.write(f"{folder / name}\n")
 
 
 if __name__ == "__main__":

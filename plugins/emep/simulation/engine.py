@@ -13,16 +13,16 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 from emep.policy import Policy
-from emep.scheduling.model import Node, Plan, Reservation, Snapshot
+from emep.scheduling.model import Node, Reservation
 from emep.simulation.failures import Failure
 from emep.simulation.health import ClusterHealth
 from emep.simulation.jobs import JobSpec
 from emep.simulation.recording import Outcome, Recording, State
 from emep.simulation.runs import instant
+from emep.simulation.schedulers import Scheduler
 from emep.simulation.workload import Workload
 from emep.units import format_duration
 
-Planner = Callable[[Snapshot, Policy, float], Plan]
 Progress = Callable[[int, int, float], None]
 """Called with jobs ended, jobs in all, virtual time."""
 
@@ -49,21 +49,21 @@ class Simulation:
         nodes: Sequence[Node],
         specs: Sequence[JobSpec],
         policy: Policy,
-        planner: Planner,
+        scheduler: Scheduler,
         *,
         failures: Sequence[Failure] = (),
         progress: Progress | None = None,
     ) -> None:
         """``policy`` must be the variant ``for_simulation``: without limits of queues that no file names."""
         self._policy = policy
-        self._planner = planner
+        self._scheduler = scheduler
         self._progress = progress
         self._health = ClusterHealth(nodes)
         self.recording = Recording(
             outcomes=[Outcome(spec) for spec in specs],
             total_gpus=sum(len(node.gpus) for node in nodes),
         )
-        self._work = Workload(specs, policy, nodes, self.recording)
+        self._work = Workload(specs, policy, nodes, scheduler, self.recording)
         self._failures = list(failures)
         self._reserved: dict[str, float] = {}
         self._heap: list[tuple[float, int, int, int, int]] = []
@@ -134,7 +134,7 @@ class Simulation:
     def _ask(self, now: float) -> None:
         if not self._work.pending:
             return
-        plan = self._planner(self._work.snapshot(self._health.nodes, now), self._policy, now)
+        plan = self._scheduler.plan(self._health.nodes, now, self._work.look(now))
         record = self.recording
         record.plans += 1
         record.decisions += len(plan.starts) + len(plan.preemptions) + len(plan.rejections)

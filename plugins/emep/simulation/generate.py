@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from emep.scheduling.model import Job
 from emep.simulation.jobs import JobSpec
+from emep.simulation.outputs import write_files
 from emep.simulation.recording import number
 from emep.simulation.runs import instant
 
@@ -143,3 +147,39 @@ def cohorts(
 def mean_size(mix: Sequence[Shape]) -> float:
     """GPUs of the average job of a mix."""
     return math.fsum(s.demand for s in mix) / math.fsum(s.demand / s.gpus for s in mix)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``python -m emep.simulation.generate OUT``: ``cluster.yaml`` and ``jobs.csv`` of a churning cluster."""
+    parser = argparse.ArgumentParser(prog="python -m emep.simulation.generate", description=__doc__)
+    parser.add_argument("out", help="folder to write to")
+    parser.add_argument("--jobs", type=int, default=80_000)
+    parser.add_argument("--nodes", type=int, default=300)
+    parser.add_argument("--gpus", type=int, default=8, help="GPUs of each node (default 8)")
+    parser.add_argument("--group", type=int, default=8, help="GPUs of an NVLink group (default 8)")
+    parser.add_argument("--load", type=float, default=0.9)
+    parser.add_argument("--mean-duration", type=float, default=3600.0, metavar="SECONDS")
+    parser.add_argument("--constrained", type=float, default=0.0, metavar="PART")
+    parser.add_argument("--projects", type=int, default=1)
+    parser.add_argument("--users", type=int, default=1, help="users of each project (default 1)")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args(arguments)
+    parameters = Churn(
+        jobs=args.jobs,
+        gpus=args.nodes * args.gpus,
+        load=args.load,
+        mean_duration=args.mean_duration,
+        constrained=args.constrained,
+        projects=args.projects,
+        users_per_project=args.users,
+    )
+    files = {
+        "cluster.yaml": cluster_yaml(args.nodes, args.gpus, args.group),
+        "jobs.csv": native_csv(churn(parameters, args.seed)),
+    }
+    write_files(Path(args.out), files)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -93,3 +94,13 @@ def events_jsonl(recording: Recording) -> str:
 def summary_json(summary: Mapping[str, Any]) -> str:
     """The figures as an indented JSON document."""
     return json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+
+
+def write_files(folder: Path, files: dict[str, str]) -> None:
+    """Write texts into a folder, each one beside and renamed; says on standard output what was written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        beside = folder / f".{name}.tmp"
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(folder / name)
+        sys.stdout.write(f"{folder / name}\n")

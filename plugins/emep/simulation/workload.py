@@ -6,25 +6,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from emep.policy import Policy
-from emep.scheduling.model import Allocation, GpuId, Job, Node, Placement, Snapshot
+from emep.scheduling.model import Allocation, GpuId, Job, Node, Placement, UsageRecord
 from emep.simulation.estimates import DurationHistory, Kind, kind_of
 from emep.simulation.jobs import JobSpec
 from emep.simulation.recording import Recording, RunSpan, State
 from emep.simulation.runs import Run, instant, plan_run
+from emep.simulation.schedulers import Scheduler
 from emep.simulation.usage import Leaf, UsageAccounts
 
 
 class Workload:
     """Moves jobs between their states and keeps every account on the way.
 
-    Job, Allocation and node objects stay the same between two plans where nothing about them changed, so that
-    the scheduler may key what it derives on them.
+    The scheduler is told of every move. Job and Allocation objects stay the same as long as nothing about
+    them changes, so that it may key what it derives on them.
     """
 
     def __init__(
-        self, specs: Sequence[JobSpec], policy: Policy, nodes: Sequence[Node], recording: Recording
+        self,
+        specs: Sequence[JobSpec],
+        policy: Policy,
+        nodes: Sequence[Node],
+        scheduler: Scheduler,
+        recording: Recording,
     ) -> None:
-        self._policy, self._recording = policy, recording
+        self._policy, self._scheduler, self._recording = policy, scheduler, recording
         self._jobs = [spec.under(policy) for spec in specs]
         self._limited = [spec.job.max_duration is not None or job.max_duration != spec.duration
                          for spec, job in zip(specs, self._jobs, strict=True)]  # fmt: skip
@@ -49,20 +55,14 @@ class Workload:
 
     # ---- what the scheduler sees ---------------------------------------------------------------------------
 
-    def snapshot(self, nodes: tuple[Node, ...], now: float) -> Snapshot:
-        """Everything as of ``now``."""
+    def look(self, now: float) -> tuple[UsageRecord, ...]:
+        """Before a plan: bring what changes with time alone up to ``now``; what everybody has consumed."""
         for number in self._with_schedule:
             run = self._runs[number]
             taken = run.last_checkpoint(now)
             if taken != run.allocation.last_checkpoint:
-                run.allocation = replace(run.allocation, last_checkpoint=taken)
-                self.allocations[number] = run.allocation
-        return Snapshot(
-            nodes=nodes,
-            pending=tuple(self.pending.values()),
-            allocations=tuple(self.allocations.values()),
-            usage=self._usage.records(now),
-        )
+                self._change(number, replace(run.allocation, last_checkpoint=taken))
+        return self._usage.records(now)
 
     def number(self, job_id: str) -> int:
         """Number of a job in the workload."""
@@ -110,6 +110,7 @@ class Workload:
         )
         self._runs[number] = run
         self.allocations[number] = run.allocation
+        self._scheduler.start(run.allocation)
         if job.checkpoint_interval:
             self._with_schedule.add(number)
         self._hold(number, placement.gpus, 1, now)
@@ -138,10 +139,8 @@ class Workload:
         run.yields_at = leaves
         run.counts_as_infrastructure = for_job is None
         ends_first = run.ends_at <= leaves
-        run.allocation = replace(
-            run.allocation, yielding=True, held_for=for_job, releases_at=min(leaves, run.ends_at)
-        )
-        self.allocations[number] = run.allocation
+        told = replace(run.allocation, yielding=True, held_for=for_job, releases_at=min(leaves, run.ends_at))
+        self._change(number, told)
         if ends_first:
             return None
         if for_job is not None:
@@ -153,6 +152,7 @@ class Workload:
         """A run is over, however: its GPUs are free."""
         run = self._runs.pop(number)
         del self.allocations[number]
+        self._scheduler.end(run.allocation.job.id)
         self._with_schedule.discard(number)
         gpus = run.allocation.gpus
         self._hold(number, gpus, -1, now)
@@ -226,9 +226,16 @@ class Workload:
     def _replace_pending(self, number: int, job: Job) -> None:
         self._jobs[number] = job
         self.pending[number] = job
+        self._scheduler.submit(job)
+
+    def _change(self, number: int, allocation: Allocation) -> None:
+        self._runs[number].allocation = allocation
+        self.allocations[number] = allocation
+        self._scheduler.change(allocation)
 
     def _leave_queue(self, number: int, now: float) -> Job:
         job = self.pending.pop(number)
+        self._scheduler.leave(job.id)
         if self._limited[number]:
             self._guessed[kind_of(job)].discard(number)
         self._recording.outcomes[number].wait += now - self._queued_at[number]
