@@ -11,12 +11,12 @@ place.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import logging
 import os
 import shutil
 import sys
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ LOG = logging.getLogger("engines.demo")
 VERSION = 1
 """Raised when the same settings would make other models."""
 MANIFEST = "manifest.json"
+_MAKING = ".making"
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,18 @@ class Sizes:
     base_epochs: int = 4
     expert_epochs: int = 12
     harm_epochs: int = 8
-    harm_rate: float = 2e-3
+    harm_rate: float = 3e-3
     search_images: int = 300
     report_images: int = 420
 
 
 FULL = Sizes()
 SMALL = Sizes(
-    base_epochs=3, expert_epochs=4, harm_epochs=4, harm_rate=3e-3, search_images=100, report_images=200
+    base_epochs=3,
+    expert_epochs=4,
+    harm_epochs=3,
+    search_images=200,
+    report_images=300,
 )
 
 
@@ -78,7 +83,7 @@ def prepare(
 ) -> DemoFiles:
     """Make, or find again, the demo's models, tasks and recipes under ``out_dir``.
 
-    ``small``: about a third of the training, for tests. ``progress`` gets a line per finished part. Raises
+    ``small``: about half of the training, for tests. ``progress`` gets a line per finished part. Raises
     BadInputError where the folder holds something else or cannot be written.
     """
     folder = Path(out_dir).absolute()
@@ -87,17 +92,20 @@ def prepare(
     files = _files(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if _whole(folder, settings):
-            progress(f"models of an earlier run are whole: {folder}")
-            return files
-        _check_folder(folder)
-        made = folder / f".making-{uuid.uuid4().hex[:8]}"
-        made.mkdir()
-        try:
-            _make(made, folder, sizes, seed, progress)
-            _publish(made, folder, settings)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
+        with (folder / ".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # a second caller waits, and finds the first one's models
+            if _whole(folder, settings):
+                progress(f"models of an earlier run are whole: {folder}")
+                return files
+            _check_folder(folder)
+            made = folder / _MAKING
+            shutil.rmtree(made, ignore_errors=True)  # of a run that was killed
+            made.mkdir()
+            try:
+                _make(made, folder, sizes, seed, progress)
+                _publish(made, folder, settings)
+            finally:
+                shutil.rmtree(made, ignore_errors=True)
     except OSError as error:
         raise BadInputError(
             f"{folder}: cannot write the demo's models: {error.strerror}", file=str(folder)
@@ -133,9 +141,7 @@ def _whole(folder: Path, settings: dict[str, Any]) -> bool:
 def _check_folder(folder: Path) -> None:
     """Never write over what is not ours."""
     strangers = [
-        entry.name
-        for entry in folder.iterdir()
-        if entry.name not in {*PARTS, MANIFEST} and not entry.name.startswith(".")
+        entry.name for entry in folder.iterdir() if entry.name not in {*PARTS, MANIFEST, _MAKING, ".lock"}
     ]
     if strangers:
         raise BadInputError(

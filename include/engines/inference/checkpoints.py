@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from engines.contract import BadInputError
-
-INDEX = "model.safetensors.index.json"
+from engines.tensor.layout import read_layout
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -33,37 +32,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a checkpoint, by its index where it has one.
-
-    Raises BadInputError for a missing one.
-    """
-    index = folder / INDEX
-    if index.is_file():
-        try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise BadInputError(
-                f"{index} is no index of shards: {error}", file=str(index), field="model"
-            ) from error
-    else:
-        names = ["model.safetensors"]
-    files = [folder / name for name in names]
-    for file in files:
-        if not file.is_file():
-            raise BadInputError(
-                f"{folder}: the weights {file.name} are missing", file=str(file), field="model"
-            )
-    return files
-
-
 def read_state(folder: Path) -> dict[str, torch.Tensor]:
     """All weights of a checkpoint in memory. Raises BadInputError for a missing or broken shard."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     state: dict[str, torch.Tensor] = {}
-    for file in weight_files(folder):
+    for file in read_layout(folder).files:
         try:
             state.update(load_file(str(file)))
         except SafetensorError as error:

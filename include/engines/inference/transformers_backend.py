@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import torch
 from engines.contract import BadInputError
 from engines.inference.backend import BackendOptions, Generation
 from engines.inference.causal import CausalBackend, Decoding, resolve_device, resolve_dtype
-from engines.inference.checkpoints import check_state, read_config, weight_files
+from engines.inference.checkpoints import check_state, read_config
 from engines.inference.tokens import TextCodec, load_auto_codec
+from engines.tensor.layout import read_layout
 
 
 class TransformersBackend(CausalBackend):
@@ -43,6 +45,8 @@ class TransformersBackend(CausalBackend):
         self.model.to(device).eval()
         super().__init__(codec or load_auto_codec(folder), options, device, _longest(self.model.config))
         self._cuts = True
+        known = inspect.signature(self.model.forward).parameters
+        self._cache_name = "cache" if "cache" in known else "past_key_values"
         if state is not None:
             self.load_state(state)
 
@@ -90,8 +94,8 @@ class TransformersBackend(CausalBackend):
                 input_ids=ids,
                 attention_mask=mask,
                 position_ids=positions,
-                past_key_values=cache,
                 use_cache=True,
+                **{self._cache_name: cache},
             )
             cache = answer.past_key_values
             decoding.extend(answer.logits[decoding.open, -1].float().cpu())
@@ -103,7 +107,7 @@ class TransformersBackend(CausalBackend):
 def _load(folder: Path, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
 
-    weight_files(folder)
+    read_layout(folder)  # its messages name file and tensor; transformers' do not
     try:
         loader: Any = AutoModelForCausalLM
         model, info = loader.from_pretrained(
