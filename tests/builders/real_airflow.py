@@ -1,4 +1,4 @@
-"""A whole Airflow with EMEP and two simulated nodes, from the demo's own parts; one for all tests that need it."""
+"""A whole Airflow with EMEP and two simulated nodes, from the demo's own parts."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ class Run:
     def log(self, name: str) -> str:
         """The text of a task's log."""
         task = self.tasks()[name]
-        path = f"/dags/{self.dag_id}/dagRuns/{self.run_id}/taskInstances/{task['task_id']}/logs/{task['try_number']}"
+        place = f"/dags/{self.dag_id}/dagRuns/{self.run_id}/taskInstances/{task['task_id']}"
+        path = f"{place}/logs/{task['try_number']}"
         answer = self.airflow.call("GET", path, map_index=task["map_index"], full_content="true")
         return "\n".join(str(entry.get("event", entry)) for entry in answer["content"])
 
@@ -163,15 +164,15 @@ def copy_model(source: Path, target: Path) -> Path:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Processes whose command line names the folder."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    """Processes that have a file below the folder open: all of a demo do, their output goes to its logs."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:
-            if str(folder).encode() in entry.read_bytes() and int(entry.parent.name) != os.getpid():
-                found.append(int(entry.parent.name))
+            if str(link.readlink()).startswith(f"{folder}/"):
+                found.add(int(link.parts[2]))
         except OSError:
             continue
-    return found
+    return sorted(found - {os.getpid()})
 
 
 def emep(*arguments: str, **options: Any) -> subprocess.Popen[str]:
