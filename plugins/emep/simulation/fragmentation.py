@@ -1,7 +1,7 @@
 """The fragmentation study: how long jobs that need whole NVLink groups or nodes wait, by placement strategy.
 
-``python -m emep.simulation.fragmentation OUT`` replays the same churn under ``pack``, ``spread``, first fit and
-random placement, for several seeds, and writes ``fragmentation.csv`` and ``fragmentation.svg``.
+``python -m emep.simulation.fragmentation OUT`` replays the same churn under ``pack``, ``spread``, first fit
+and random placement, for several seeds, and writes ``fragmentation.csv`` and ``fragmentation.svg``.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def means(found: Sequence[Measured]) -> dict[str, float]:
 
 
 def picture(found: Sequence[Measured], title: str) -> str:
-    """A bar a strategy (its mean over seeds) and a dot a seed, as a small SVG that suits light and dark pages."""
+    """A bar a strategy (its mean over seeds) and a dot a seed, as a small SVG for light and dark pages."""
     width, height, left, base = 520, 240, 60, 200
     top = max(one.mean_wait for one in found) or 1.0
     average = means(found)
@@ -134,7 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"seed {one.seed}, {one.strategy}: {one.mean_wait:.1f} s ({one.jobs} jobs)\n")
         sys.stdout.flush()
     gpus = sum(len(node.gpus) for node in nodes)
-    title = f"Mean wait of jobs that need a whole group or node: {len(nodes)} nodes, {gpus} GPUs, load {args.load:g}"
+    size = f"{len(nodes)} nodes, {gpus} GPUs, load {args.load:g}"
+    title = f"Mean wait of jobs that need a whole group or node: {size}"
     rows = "".join(f"{one.seed},{one.strategy},{one.mean_wait:.3f},{one.jobs}\n" for one in found)
     files = {
         "fragmentation.csv": f"seed,strategy,mean_wait,jobs\n{rows}",
