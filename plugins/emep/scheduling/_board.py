@@ -62,7 +62,7 @@ class Board:
             for job_id, allocation in self.occupancy.allocations.items():
                 cause = allocation.held_for
                 if allocation.yielding and cause and cause not in exact:
-                    held.setdefault(cause, []).extend(self.allocated[job_id].tolist())
+                    held.setdefault(cause, []).extend(self.allocated[job_id])
         for job_id, gpus in held.items():
             if job_id in pending:
                 mine = np.array(sorted(set(gpus)), dtype=np.int64)
@@ -71,9 +71,7 @@ class Board:
     def owners_of(self, gpus: IntArray) -> list[str]:
         """Ids of the jobs that run on any of these GPUs."""
         wanted = set(gpus.tolist())
-        return sorted(
-            job_id for job_id, held in self.allocated.items() if not wanted.isdisjoint(held.tolist())
-        )
+        return sorted(job_id for job_id, held in self.allocated.items() if not wanted.isdisjoint(held))
 
     # ---- room ----------------------------------------------------------------------------------------------
 
@@ -158,7 +156,7 @@ class Board:
         """The job has these GPUs from now until ``end``."""
         self.promised.pop(job.id, None)
         self._remove(gpus, end)
-        self.hosts.take(job, gpus, nodes, end)
+        self.hosts.take(job, gpus.tolist(), nodes, end)
         self.windows.started(pool, gpus, end)
 
     def release_of(self, job_id: str) -> float:
@@ -167,7 +165,7 @@ class Board:
 
     def evict(self, job: Job) -> None:
         """A victim is on its way out: its GPUs come free when its grace is over."""
-        gpus = self.allocated[job.id]
+        gpus = np.array(self.allocated[job.id], dtype=np.int64)
         deadline = self.now + self.policy.preemption.grace_period
         usable = gpus[self.index.gpu_usable[gpus]]
         self.busy_until[usable] = np.minimum(self.busy_until[usable], deadline)

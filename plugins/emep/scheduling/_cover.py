@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
+from math import comb
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from emep.scheduling._index import NO_GROUP, ClusterIndex, IntArray
-from emep.scheduling._tight import tight
+from emep.scheduling._tight import tight, tightest
 
 Take = tuple[tuple[int, int], ...]
 """(cell, number of GPUs) pairs by cell number."""
@@ -90,27 +91,35 @@ def cover(room: Room, cells: IntArray, need: int) -> Take | None:
 def _choices(room: Room, cells: IntArray, need: int) -> Iterator[Take]:
     """Choices that include the best: in one rack if one will do, else one block, else as few as do."""
     if len(cells) <= EXACT_CELLS:
-        yield subset(room, cells, need)
+        yield _in_racks(room, cells, need)
         return
-    racks, blocks = room.index.cell_rack[cells], room.index.cell_block[cells]
-    if racks[0] == racks[-1] and len(np.unique(racks)) == 1:
-        yield _in_rack(room, cells, need)
+    for domain_of in (room.index.cell_rack[cells], room.index.cell_block[cells]):
+        if np.bincount(domain_of, weights=room.available[cells]).max() >= need and not _all_one(domain_of):
+            yield from best_of_domains(room, cells, domain_of, need)
+            return
+    yield from _of_sets(room, cells, need)
+
+
+def _of_sets(room: Room, cells: IntArray, need: int) -> Iterator[Take]:
+    """One rack that is all there is, or sets of blocks and in them sets of racks, as few as hold the job."""
+    blocks, racks = room.index.cell_block[cells], room.index.cell_rack[cells]
+    if _all_one(racks):
+        yield _in_racks(room, cells, need)
         return
-    in_rack = np.bincount(racks, weights=room.available[cells])
-    if in_rack.max() >= need:
-        yield from best_of_domains(room, cells, racks, need)
-        return
-    in_block = np.bincount(blocks, weights=room.available[cells])
-    for chosen in _fewest(in_block, need):
-        inside = cells[np.isin(blocks, chosen)]
-        racks_inside = room.index.cell_rack[inside]
-        for some in _fewest(np.bincount(racks_inside, weights=room.available[inside]), need):
-            yield _in_rack(room, inside[np.isin(racks_inside, some)], need)
+    for chosen in _fewest(np.bincount(blocks, weights=room.available[cells]), need):
+        inside = cells if _all_one(blocks) else cells[np.isin(blocks, chosen)]
+        racks = room.index.cell_rack[inside]
+        for some in _fewest(np.bincount(racks, weights=room.available[inside]), need):
+            yield _in_racks(room, inside[np.isin(racks, some)], need)
+
+
+def _all_one(domain_of: IntArray) -> bool:
+    return bool((domain_of == domain_of[0]).all())
 
 
 def best_of_domains(room: Room, cells: IntArray, domain_of: IntArray, need: int) -> Iterator[Take]:
     """The best choices of those domains that could hold the best of all; each domain may span racks."""
-    if (domain_of == domain_of[0]).all():
+    if _all_one(domain_of):
         found = cover(room, cells, need)
         if found is not None:
             yield found
@@ -164,45 +173,32 @@ def _least(
 
 
 def _fewest(sizes: npt.NDArray[Any], need: int) -> Iterator[tuple[int, ...]]:
-    """Sets of as few domains as hold ``need``, largest first, while they are not too many."""
+    """Sets of as few domains as hold ``need``: all while they are few, else the largest, and the tightest."""
     names = [int(name) for name in np.argsort(-sizes, kind="stable") if sizes[name] > 0]
     total, count = 0.0, 0
     while total < need:
         total += float(sizes[names[count]])
         count += 1
-    tried = 0
-    for chosen in combinations(names, count):
-        if sum(float(sizes[name]) for name in chosen) >= need:
-            yield chosen
-        tried += 1
-        if tried >= _SETS:
-            return
+    if comb(len(names), count) <= _SETS:
+        yield from (one for one in combinations(names, count) if sum(sizes[name] for name in one) >= need)
+        return
+    yield tuple(names[:count])
+    best = tuple(
+        sorted(names)[place] for place in tightest([int(sizes[name]) for name in sorted(names)], need)
+    )
+    if set(best) != set(names[:count]):
+        yield best
 
 
-def _in_rack(room: Room, cells: IntArray, need: int) -> Take:
+def _in_racks(room: Room, cells: IntArray, need: int) -> Take:
     """The choice in one rack, or in racks of which each is needed."""
+    index = room.index
+    plain = index.simple and not room.spread
+    if plain and (room.node_free[index.cell_node[cells]] == room.available[cells]).all():
+        return tight(index, room.available, cells, need)
     if len(cells) <= EXACT_CELLS:
         return subset(room, cells, need)
-    found = room.best(
-        tight(room.index, room.available, part, need, spread=room.spread)
-        for part in _kinds(room, cells, need)
-    )
-    assert found is not None  # noqa: S101 - the first part is all of the region
-    return found
-
-
-def _kinds(room: Room, cells: IntArray, need: int) -> Iterator[IntArray]:
-    """The region, and its parts of more bandwidth and less GPU memory that hold the job too."""
-    yield cells
-    index = room.index
-    if index.uniform:
-        return
-    bandwidth, memory = index.cell_bandwidth[cells], index.cell_memory[cells]
-    for least in np.unique(bandwidth)[::-1].tolist()[:_KINDS]:
-        for most in np.unique(memory).tolist()[:_KINDS]:
-            part = cells[(bandwidth >= least) & (memory <= most)]
-            if len(part) < len(cells) and int(room.available[part].sum()) >= need:
-                yield part
+    return tight(index, room.available, cells, need)
 
 
 # ---- small regions -----------------------------------------------------------------------------------------

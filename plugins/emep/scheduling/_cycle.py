@@ -34,8 +34,6 @@ from emep.scheduling.placement import place
 from emep.scheduling.preemption import Preemption
 from emep.scheduling.quota import Holdings
 
-_NO_GPUS = np.zeros(0, dtype=np.int64)
-
 
 class Cycle:
     """Looks at every pending job once, in order."""
@@ -124,7 +122,7 @@ class Cycle:
             if entry.verdict is not None:
                 self.rejections.append(Reject(entry.job.id, *entry.verdict))
         served = self._serve_holders()
-        order = PendingOrder(lines, lambda leaf: self.tree.rank_of_leaf(*leaf))
+        order = PendingOrder(lines, lambda: self.tree)
         for entry in order:
             if entry.job.id in served:
                 continue
@@ -178,7 +176,7 @@ class Cycle:
             return set()
         holders = [self._by_id[job_id] for job_id in self.board.promised]
         lines = Lines.of((one for one in holders if one.verdict is None), self.policy, self.now)
-        order = PendingOrder(lines, lambda leaf: self.tree.rank_of_leaf(*leaf))
+        order = PendingOrder(lines, lambda: self.tree)
         return {entry.job.id for entry in order if self._serve_holder(entry)}
 
     def _serve_holder(self, entry: Entry) -> bool:
@@ -224,7 +222,7 @@ class Cycle:
         nodes = place_cpu_job(self.board, entry.request, pools, kept)
         if nodes is None:
             return False
-        self.board.hosts.take(entry.job, _NO_GPUS, nodes, end)
+        self.board.hosts.take(entry.job, (), nodes, end)
         passes = bool(self._cpu_reservations.made)
         self.starts.append(Start(entry.job.id, Placement((), nodes), "fits", backfilled=passes))
         return True

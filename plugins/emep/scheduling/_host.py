@@ -55,15 +55,16 @@ class Hosts:
         made._entries = self._entries.copy()
         return made
 
-    def take(self, job: Job, gpus: IntArray, nodes: Sequence[str], end: float) -> None:
+    def take(self, job: Job, gpus: Sequence[int], nodes: Sequence[str], end: float) -> None:
         """A job has its share of its nodes until ``end``."""
         if self._index.unlimited_nodes:
             return
         made: list[Entry] = []
         for node, part in self._parts(gpus, nodes):
-            self.now.cpu[node] -= job.cpu * part
-            self.now.memory[node] -= job.memory * part
-            made.append((end, node, job.cpu * part, job.memory * part))
+            cores, size = job.cpu * part, job.memory * part
+            self.now.cpu[node] -= cores
+            self.now.memory[node] -= size
+            made.append((end, node, cores, size))
         self._entries[job.id] = made
 
     def give_back(self, job_id: str) -> None:
@@ -72,10 +73,13 @@ class Hosts:
             self.now.cpu[node] += cores
             self.now.memory[node] += size
 
-    def _parts(self, gpus: IntArray, nodes: Sequence[str]) -> list[tuple[int, float]]:
-        if len(gpus):
-            on, counts = np.unique(self._index.gpu_node[gpus], return_counts=True)
-            return list(zip(on.tolist(), (counts / len(gpus)).tolist(), strict=True))
+    def _parts(self, gpus: Sequence[int], nodes: Sequence[str]) -> list[tuple[int, float]]:
+        if gpus:
+            node_of = self._index.gpu_node_list
+            counts: dict[int, int] = {}
+            for gpu in gpus:
+                counts[node_of[gpu]] = counts.get(node_of[gpu], 0) + 1
+            return [(node, count / len(gpus)) for node, count in counts.items()]
         known = [self._index.node_number[name] for name in nodes if name in self._index.node_number]
         return [(node, 1 / len(known)) for node in known]
 

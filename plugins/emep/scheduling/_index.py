@@ -165,6 +165,13 @@ class ClusterIndex:
         parts = [(cell[0], cell[1]) for cell in cells if cell[1] != NO_GROUP]
         self.has_mixed_groups = len(set(parts)) != len(parts)
         """Whether some node has GPUs of two kinds in one group."""
+        alone = (
+            len({cell[0] for cell in cells})
+            == len(cells)
+            == len({(cell[1], cell[1] < 0 and cell[0]) for cell in cells})
+        )
+        self.simple = self.uniform and alone and len({cell[1] < 0 for cell in cells}) <= 1
+        """Whether all GPUs are alike, each node is one NVLink group of its own, or there is no NVLink at all."""
         self.has_many_cells = len(cells) != len({cell[0] for cell in cells})
         """Whether some node has more than one cell."""
         self.unlimited_nodes = bool(np.isinf(self.node_cpu).all() and np.isinf(self.node_memory).all())
@@ -172,6 +179,7 @@ class ClusterIndex:
         self.gpu_cell = np.repeat(np.arange(self.cell_count, dtype=np.int64), self.cell_size)
         self.gpu_cell_list: list[int] = self.gpu_cell.tolist()
         self.gpu_node = self.cell_node[self.gpu_cell] if cells else _ints(())
+        self.gpu_node_list: list[int] = self.gpu_node.tolist()
 
     # ---- questions -----------------------------------------------------------------------------------------
 

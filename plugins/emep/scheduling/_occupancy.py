@@ -76,7 +76,7 @@ class Occupancy:
         self.winding_down: BoolArray = self.occupied.copy()
         """GPUs of allocations that were told to yield."""
         self.allocations: dict[str, Allocation] = {}
-        self.gpus: dict[str, IntArray] = {}
+        self.gpus: dict[str, list[int]] = {}
         """Job id -> the GPUs it runs on."""
         self.without_deadline: set[str] = set()
         """Yielding allocations that do not say when they will be killed."""
@@ -89,24 +89,41 @@ class Occupancy:
         return bool(self.winding_down.any())
 
     def add(self, allocation: Allocation) -> None:
-        """A job runs. GPUs that the cluster does not know (of a node just removed) are left out."""
-        job, gpus = allocation.job, self.index.numbers(allocation.gpus)
-        self.allocations[job.id] = allocation
-        self.gpus[job.id] = gpus
+        """A job runs."""
+        self.add_all((allocation,))
+
+    def add_all(self, allocations: Iterable[Allocation]) -> None:
+        """Jobs run. GPUs that the cluster does not know (of a node just removed) are left out."""
+        number_of = self.index.gpu_number.get
+        every: list[int] = []
+        ends: list[float] = []
+        yielding: list[int] = []
+        for allocation in allocations:
+            job_id = allocation.job.id
+            gpus = [number for gpu in allocation.gpus if (number := number_of(gpu)) is not None]
+            end = self.latest_end(allocation)
+            self.allocations[job_id] = allocation
+            self.gpus[job_id] = gpus
+            every += gpus
+            ends += [end] * len(gpus)
+            if allocation.yielding:
+                yielding += gpus
+                if allocation.releases_at is None:
+                    self.without_deadline.add(job_id)
+            self.hosts.take(allocation.job, gpus, allocation.nodes, end)
+        self._occupy(np.array(every, dtype=np.int64), np.array(ends))
+        self.winding_down[yielding] = True
+
+    def _occupy(self, gpus: IntArray, ends: FloatArray) -> None:
         self.counts.add(gpus[self.free[gpus]].tolist(), -1)
         self.free[gpus] = False
         self.occupied[gpus] = True
-        self.winding_down[gpus] = allocation.yielding
-        end = self.latest_end(allocation)
-        self.until[gpus] = np.where(self.index.gpu_usable[gpus], end, np.inf)
-        if allocation.yielding and allocation.releases_at is None:
-            self.without_deadline.add(job.id)
-        self.hosts.take(job, gpus, allocation.nodes, end)
+        self.until[gpus] = np.where(self.index.gpu_usable[gpus], ends, np.inf)
 
     def drop(self, job_id: str) -> None:
         """A job is gone from its GPUs."""
         del self.allocations[job_id]
-        gpus = self.gpus.pop(job_id)
+        gpus = np.array(self.gpus.pop(job_id), dtype=np.int64)
         usable = self.index.gpu_usable[gpus]
         self.free[gpus] = usable
         self.occupied[gpus] = False

@@ -9,7 +9,7 @@ ranks equal to the best of what it ties with.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from emep.policy import Policy, ProjectPolicy
@@ -22,7 +22,7 @@ _DIGITS: Final = 9
 class Entity:
     """A queue, project or user in the tree."""
 
-    __slots__ = ("children", "consumed", "label", "parent", "rank", "weight")
+    __slots__ = ("children", "consumed", "label", "parent", "weight")
 
     def __init__(self, label: str, weight: float, parent: Entity | None) -> None:
         self.label = label
@@ -31,7 +31,6 @@ class Entity:
         self.parent = parent
         self.consumed = 0.0
         self.children: dict[tuple[str, str], Entity] = {}
-        self.rank = 0
 
     def deficit(self) -> float:
         """From 1 (has had nothing while siblings have) down without end; -inf for weight 0."""
@@ -54,7 +53,6 @@ class FairTree:
         self._policy = policy
         self._root = Entity("", 1.0, None)
         self._leaves: dict[tuple[str, str, str], Entity] = {}
-        self._ranked = False
         self._deficits: dict[int, float] = {}
         self._words: dict[int, tuple[str, ...]] = {}
         for queue in policy.queues:
@@ -106,23 +104,8 @@ class FairTree:
         self._changed()
 
     def _changed(self) -> None:
-        self._ranked = False
         self._deficits.clear()
         self._words.clear()
-
-    def rank(self, job: Job) -> int:
-        """Place of the job's user among all: 0 is served first, equal places tie."""
-        return self.rank_of(self.leaf(job.queue, job.project, job.user))
-
-    def rank_of_leaf(self, queue: str, project: str, user: str) -> int:
-        """``rank`` by the user's path."""
-        return self.rank_of(self.leaf(queue, project, user))
-
-    def rank_of(self, leaf: Entity) -> int:
-        """``rank`` by the user's entity."""
-        if not self._ranked:
-            self._rank_all()
-        return leaf.rank
 
     def deficit(self, entity: Entity) -> float:
         """``Entity.deficit``, cached until consumption changes."""
@@ -151,39 +134,70 @@ class FairTree:
 
     # ---- ranking -------------------------------------------------------------------------------------------
 
-    def _rank_all(self) -> None:
-        self._rank_below([self._root], 0)
-        self._ranked = True
+    def classes(self, wanted: Mapping[int, int] | None = None) -> Iterator[list[Entity]]:
+        """Users from the best served first on, those that tie together.
 
-    def _rank_below(self, tied: list[Entity], rank: int) -> int:
-        """Number the leaves of entities that tie, from ``rank`` on; the next number that is free."""
-        first = rank
+        ``wanted`` counts by ``id(entity)`` what is asked for below it: what has none is passed over, and may
+        or may not be among what is yielded.
+        """
+        return self._below([self._root], wanted)
+
+    def _below(self, tied: list[Entity], wanted: Mapping[int, int] | None) -> Iterator[list[Entity]]:
+        leaves = [entity for entity in tied if not entity.children]
         inner = [entity for entity in tied if entity.children]
-        if inner:
-            for together in _ties(inner):
-                rank = self._rank_below(together, rank)
-        for entity in tied:
-            if not entity.children:
-                entity.rank = first
-        return max(rank, first + 1)
+        if not inner:
+            yield leaves
+            return
+        # A path that ends at a tie ranks with the best of the others, be that idle or not.
+        rest = self._inside(inner, None if leaves else wanted)
+        if leaves:
+            yield leaves + next(rest, [])
+        yield from rest
+
+    def _inside(self, parents: list[Entity], wanted: Mapping[int, int] | None) -> Iterator[list[Entity]]:
+        for together in _ties(parents):
+            if wanted is None:
+                yield from self._below(together, None)
+                continue
+            asked = [entity for entity in together if id(entity) in wanted]
+            if asked:
+                yield from self._below(asked, wanted)
 
 
-def _ties(parents: list[Entity]) -> list[list[Entity]]:
-    """The children of all parents by deficit, best first, equal ones together."""
-    by_deficit: dict[float, list[Entity]] = {}
+def _ties(parents: list[Entity]) -> Iterator[list[Entity]]:
+    """The children of all parents, those with the most left of their share first, equal ones together.
+
+    Compared is consumed / target, which is 1 - deficit.
+    """
+    used: list[tuple[float, Entity]] = []
     for parent in parents:
-        weights = math.fsum(child.weight for child in parent.children.values())
-        consumed = math.fsum(child.consumed for child in parent.children.values())
-        for child in parent.children.values():
-            if child.weight <= 0:
-                deficit = -math.inf
-            elif consumed <= 0:
-                deficit = 0.0
-            else:
-                target = child.weight / weights * consumed
-                deficit = round((target - child.consumed) / target, _DIGITS)
-            by_deficit.setdefault(deficit, []).append(child)
-    return [by_deficit[deficit] for deficit in sorted(by_deficit, reverse=True)]
+        children = parent.children.values()
+        consumed = math.fsum([child.consumed for child in children])
+        if consumed <= 0:
+            used += [(1.0 if child.weight > 0 else math.inf, child) for child in children]
+        else:
+            scale = math.fsum([child.weight for child in children]) / consumed
+            used += [
+                (
+                    round(child.consumed * scale / child.weight, _DIGITS) if child.weight > 0 else math.inf,
+                    child,
+                )
+                for child in children
+            ]
+    used.sort(key=_first)
+    place = 0
+    while place < len(used):
+        value = used[place][0]
+        together = [used[place][1]]
+        place += 1
+        while place < len(used) and used[place][0] == value:
+            together.append(used[place][1])
+            place += 1
+        yield together
+
+
+def _first(item: tuple[float, Entity]) -> float:
+    return item[0]
 
 
 def _child(parent: Entity, kind: str, name: str, path: str, weight: float) -> Entity:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heapreplace
 
 from emep.policy import Policy
 from emep.scheduling._entry import Entry, Leaf
 from emep.scheduling.eligibility import run_limit
+from emep.scheduling.fair_share import Entity, FairTree
 from emep.scheduling.model import Job
 
 AmongEquals = tuple[float, float, float, str]
@@ -75,13 +76,13 @@ def _key(item: tuple[AmongEquals, Entry]) -> AmongEquals:
 class PendingOrder:
     """Goes through lines in order; a charge on the way moves its user back for what is left."""
 
-    def __init__(self, lines: Lines, rank_of: Callable[[Leaf], int]) -> None:
-        """``rank_of``: place of a user by fair share, equal places tie; asked again after every charge."""
-        self._lines, self._rank_of = lines, rank_of
-        self._stale = True
+    def __init__(self, lines: Lines, tree: Callable[[], FairTree]) -> None:
+        """``tree`` is asked for only where several users wait in one class."""
+        self._lines, self._tree = lines, tree
+        self._stale = False
 
     def charged(self) -> None:
-        """Consumption has changed: ranks are to be taken anew."""
+        """Consumption has changed: the order of users is to be taken anew."""
         self._stale = True
 
     def __iter__(self) -> Iterator[Entry]:
@@ -91,24 +92,70 @@ class PendingOrder:
                 for line in lines.values():
                     yield from (entry for _, entry in line)
             elif lines:
-                yield from self._merge(lines)
+                yield from _Merge(lines, self._tree()).run(self)
 
-    def _merge(self, lines: dict[Leaf, Line]) -> Iterator[Entry]:
-        """Lines of several users, the best ranked one's first job first."""
-        places = dict.fromkeys(lines, 0)
-        heap: list[tuple[int, AmongEquals, Leaf]] = []
-        self._stale = True
-        while places:
-            if self._stale:
-                heap = [(self._rank_of(leaf), lines[leaf][place][0], leaf) for leaf, place in places.items()]
-                heapify(heap)
-                self._stale = False
-            rank, _, leaf = heappop(heap)
-            place = places[leaf]
-            line = lines[leaf]
-            if place + 1 < len(line):
-                places[leaf] = place + 1
-                heappush(heap, (rank, line[place + 1][0], leaf))
+    @property
+    def is_stale(self) -> bool:
+        """Whether there was a charge since ``take_stale``."""
+        return self._stale
+
+    def take_stale(self) -> bool:
+        """Whether there was a charge since the last question."""
+        stale, self._stale = self._stale, False
+        return stale
+
+
+class _Merge:
+    """Lines of several users of one class: the best served last, in the order of the tree."""
+
+    def __init__(self, lines: dict[Leaf, Line], tree: FairTree) -> None:
+        self._tree = tree
+        self._lines: dict[int, Line] = {}
+        self._places: dict[int, int] = {}
+        self._left: dict[int, int] = {}
+        """Jobs left below each entity; one that has none is not in it."""
+        for leaf, line in lines.items():
+            entity: Entity | None = tree.leaf(*leaf)
+            self._lines[id(entity)], self._places[id(entity)] = line, 0
+            while entity is not None:
+                self._left[id(entity)] = self._left.get(id(entity), 0) + len(line)
+                entity = entity.parent
+
+    def run(self, order: PendingOrder) -> Iterator[Entry]:
+        """All jobs; after each charge the tree is walked anew from the top."""
+        order.take_stale()
+        while self._left:
+            for tied in self._tree.classes(self._left):
+                yield from self._together([one for one in tied if id(one) in self._left], order)
+                if order.take_stale():
+                    break
+
+    def _together(self, tied: list[Entity], order: PendingOrder) -> Iterator[Entry]:
+        """Jobs of users that tie, until there is a charge."""
+        heap = [self._head(place, entity) for place, entity in enumerate(tied)]
+        heapify(heap)
+        while heap:
+            _, place = heap[0]
+            entity = tied[place]
+            yield self._pop(entity)
+            if id(entity) in self._left:
+                heapreplace(heap, self._head(place, entity))
             else:
-                del places[leaf]
-            yield line[place][1]
+                heappop(heap)
+            if order.is_stale:
+                return
+
+    def _head(self, place: int, entity: Entity) -> tuple[AmongEquals, int]:
+        return self._lines[id(entity)][self._places[id(entity)]][0], place
+
+    def _pop(self, entity: Entity) -> Entry:
+        entry = self._lines[id(entity)][self._places[id(entity)]][1]
+        self._places[id(entity)] += 1
+        above: Entity | None = entity
+        while above is not None:
+            if self._left[id(above)] == 1:
+                del self._left[id(above)]
+            else:
+                self._left[id(above)] -= 1
+            above = above.parent
+        return entry

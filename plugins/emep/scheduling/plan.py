@@ -35,8 +35,8 @@ def plan(
     if index is None or not index.matches(snapshot.nodes):
         index = ClusterIndex(snapshot.nodes)
     occupancy, holdings = Occupancy(index, policy), Holdings(policy)
+    occupancy.add_all(snapshot.allocations)
     for allocation in snapshot.allocations:
-        occupancy.add(allocation)
         holdings.add_allocation(allocation, index)
     book = index.book(policy)
     pending = book.entries(snapshot.pending)

@@ -72,7 +72,7 @@ class Preemption:
                     continue
                 name = policy.resolve_class(job.queue, job.priority)
                 if name is not None:
-                    gpus = self._board.allocated[job.id].tolist()
+                    gpus = self._board.allocated[job.id]
                     candidate = Candidate.of(allocation, gpus, policy.class_value(name), now)
                     self._by_class.setdefault((job.queue, name), []).append(candidate)
         return self._by_class

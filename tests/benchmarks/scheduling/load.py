@@ -65,7 +65,7 @@ def pending_jobs(count: int, seed: int, projects: int, nvlink: float = 0.2) -> t
             Job(
                 id=f"job{number:06d}",
                 submit_time=-draw.uniform(0, 3600),
-                priority=draw.choice(("normal", "normal", "normal", "low", "low", "high")),
+                priority=draw.choice(("normal", "normal", "low")),
                 project=f"p{draw.randrange(projects):03d}",
                 user=f"u{draw.randrange(5)}",
                 gpu_count=size,
