@@ -73,10 +73,11 @@ class EntryBook:
         """The entry of a job, made where there is none of just this object."""
         known = self._entries.get(job.id)
         if known is None or known.job is not job:
-            known = self._entries[job.id] = self._make(job)
+            known = self._entries[job.id] = self.make(job)
         return known
 
-    def _make(self, job: Job) -> Entry:
+    def make(self, job: Job) -> Entry:
+        """A new entry of a job, with what is known of its like."""
         verdict = against_policy(job, self.policy)
         request: Request | None = None
         if verdict is None:

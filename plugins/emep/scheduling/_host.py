@@ -73,6 +73,11 @@ class Hosts:
             self.now.cpu[node] += cores
             self.now.memory[node] += size
 
+    def change_end(self, job_id: str, end: float) -> None:
+        """A job will be gone at another time."""
+        held = self._entries.get(job_id, ())
+        self._entries[job_id] = [(end, node, cores, size) for _, node, cores, size in held]
+
     def _parts(self, gpus: Sequence[int], nodes: Sequence[str]) -> list[tuple[int, float]]:
         if gpus:
             node_of = self._index.gpu_node_list

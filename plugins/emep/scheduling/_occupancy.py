@@ -133,6 +133,20 @@ class Occupancy:
         self.without_deadline.discard(job_id)
         self.hosts.give_back(job_id)
 
+    def change(self, before: Allocation, after: Allocation) -> None:
+        """The same job on the same GPUs, but with another word on when it goes; its place in order stays."""
+        job_id = after.job.id
+        self.allocations[job_id] = after
+        if before.yielding == after.yielding and self.latest_end(before) == self.latest_end(after):
+            return
+        gpus, end = np.array(self.gpus[job_id], dtype=np.int64), self.latest_end(after)
+        self.until[gpus] = np.where(self.index.gpu_usable[gpus], end, np.inf)
+        self.winding_down[gpus] = after.yielding
+        self.without_deadline.discard(job_id)
+        if after.yielding and after.releases_at is None:
+            self.without_deadline.add(job_id)
+        self.hosts.change_end(job_id, end)
+
     def latest_end(self, allocation: Allocation) -> float:
         """When it is over by its limit, or by the deadline of its yielding; inf without either."""
         limit = run_limit(allocation.job, self.policy)
