@@ -20,7 +20,7 @@ from emep.api.schemas import (
     StartOrder,
     StopOrder,
 )
-from emep.ledger.follower import node_topic
+from emep.ledger.follower import Subscription, node_topic
 
 router = APIRouter(tags=["nodes"])
 REPEAT_SECONDS = 5.0
@@ -57,6 +57,18 @@ class OrderGate:
 
 
 gate = OrderGate()
+newest_poll: dict[str, Subscription] = {}
+"""The poll of each node that gets its orders."""
+
+
+def supersede(node: str, subscription: Subscription) -> None:
+    """From now on this poll gets the node's orders. The agent gave the one before up, because its list of what
+    runs has changed: that one answers with nothing, or it would take orders along that nobody reads.
+    """
+    before = newest_poll.get(node)
+    newest_poll[node] = subscription
+    if before is not None:
+        before.wake()
 
 
 @router.get("/nodes", summary="All nodes")
@@ -100,9 +112,12 @@ async def poll(name: NodeName, request: PollRequest, _: Agent, runtime: RuntimeD
     clock = asyncio.get_running_loop().time
     deadline = clock() + request.timeout
     async with follower.subscribe(node_topic(name)) as subscription:
+        supersede(name, subscription)
         await run_in_threadpool(ledger.check_in, name, request.running)
         while True:
             answer, wants_confirmation = await run_in_threadpool(ledger.orders, name, request.running)
+            if newest_poll[name] is not subscription:
+                return PollAnswer(orders=[])
             fresh = gate.fresh(name, answer.orders)
             left = deadline - clock()
             if fresh or wants_confirmation or left <= 0 or follower.is_stopping:

@@ -1,0 +1,38 @@
+"""An agent's polls: the newest gets the orders."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.builders.ledger import SPEC
+from tests.builders.real_api import real_api
+
+from emep.api.schemas import JobRequest, PollRequest
+
+
+@pytest.fixture
+def api(tmp_path):
+    with real_api(tmp_path) as served:
+        served.node()
+        yield served
+
+
+def waiting(api, polls: int) -> None:
+    """Until so many polls wait on the server."""
+    until = time.monotonic() + 20
+    while sum(len(group) for group in api.runtime.follower._subscriptions.values()) < polls:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_poll_that_was_given_up_answers_at_once_and_takes_no_order_along(api):
+    with ThreadPoolExecutor() as pool:
+        given_up = pool.submit(api.agent.poll, "n0", PollRequest(timeout=25))
+        waiting(api, 1)
+        newest = pool.submit(api.agent.poll, "n0", PollRequest(timeout=25))
+        assert given_up.result(15).orders == []
+        api.user.submit_job(JobRequest(spec=SPEC))
+        (order,) = newest.result(15).orders
+    assert order.kind == "start"
