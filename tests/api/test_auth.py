@@ -88,9 +88,9 @@ def test_a_viewer_reads_everything_and_writes_nothing(api: Api) -> None:
 def test_an_agent_has_the_nodes_routes_and_no_others(api: Api) -> None:
     assert api.call("agent", "POST", "/nodes", json={"name": "n0"}).status_code == 201
     assert api.call("agent", "GET", "/nodes").status_code == 200
-    for method, path in [("GET", "/jobs"), ("POST", "/jobs"), ("GET", "/allocations"), ("GET", "/policy"),
-                         ("POST", "/allocations/a-1/heartbeat"), ("POST", "/allocations/a-1/complete")]:  #
-                         fmt: skip
+    closed = [("GET", "/jobs"), ("POST", "/jobs"), ("GET", "/allocations"), ("GET", "/policy")]
+    closed += [("POST", f"/allocations/a-1/{what}") for what in ("heartbeat", "complete")]
+    for method, path in closed:
         body = {"epoch": 1, "exit_code": 0} if "complete" in path else {"epoch": 1}
         body = {"spec": {"engine": "m"}} if path == "/jobs" else body
         answer = api.call("agent", method, path, json=body if method == "POST" else None)

@@ -15,38 +15,46 @@ from emep.ledger.tables import Allocation, Event, Job, Node
 from .conftest import Api
 
 HOSTILE: list[Any] = [
-    None, True, -1, 0, 2**31, 2**63, -(2**63) - 1, 10**400, 1.5, 1e308, "", " ", "x", "x" * 100_000, "a\u0000b",
-    "\ud800", "💥", "../../etc", "' OR 1=1 --", "%s%n", [], [[]], [None], {}, {"a": 1}, {"a": {"b": [1, "\u0000"]}},
-    "9" * 400, "1e999", "-5m", "5 parsecs",
+    None, True, -1, 0, 2**31, 2**63, -(2**63) - 1, 10**400, 1.5, 1e308, "", " ", "x", "x" * 100_000,
+    "a\u0000b", "\ud800", "💥", "../../etc", "' OR 1=1 --", "%s%n", "9" * 400, "1e999", "-5m", "5 parsecs",
+    [], [[]], [None], {}, {"a": 1}, {"a": {"b": [1, "\u0000"]}},
 ]  # fmt: skip
 RAW = [
-    b"", b"null", b"[]", b"7", b'"text"', b"{", b'{"a":', b"\xff\xfe", b"\x00", b'{"spec": NaN}', b'{"a": 1e999}',
-    b"[" * 100_000, b'{"a":' * 50_000, b"{}" + b" " * 100_000, b"a=b&c=d", b'{"epoch": 1, "epoch": 2}',
+    b"", b"null", b"[]", b"7", b'"text"', b"{", b'{"a":', b"\xff\xfe", b"\x00", b'{"spec": NaN}',
+    b'{"a": 1e999}', b"[" * 100_000, b'{"a":' * 50_000, b"{}" + b" " * 100_000, b"a=b&c=d",
+    b'{"epoch": 1, "epoch": 2}',
 ]  # fmt: skip
 
-VALID: dict[str, dict[str, Any]] = {
-    "POST /jobs": {
-        "queue": "merge", "priority": "normal", "project": "p", "user": "alice", "gpu_count": 1, "node_count": 1,
-        "gpu_per_node": 1, "cpu": 1, "memory": "1Gi", "gpu_memory_min": "1Gi", "gpu_type": "H100",
-        "nvlink_required": False, "topology": {"required": "node", "affinity": {"zone": "a"}}, "max_duration": "1h",
-        "preemptible": True, "checkpoint_interval": "1m", "placement": "pack", "runtime": "agent",
-        "spec": {"engine": "merge"}, "trace_id": "t", "experiment_id": "e", "job_type": "merge",
-        "idempotency_key": "k", "checkpoint_key": "c",
-        "airflow": {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": 1, "try_number": 1, "last_try": True},
-    },
-    "POST /nodes": {
-        "name": "n9", "pool": "default", "rack": "r", "block": "b", "labels": {"a": "b"}, "cpu": 1, "memory": "1Gi",
-        "network_bandwidth_gbps": 1,
-        "gpus": [{"index": 0, "uuid": "u", "gpu_type": "t", "gpu_memory": "1Gi", "nvlink_group_id": "g"}],
-    },
-    "POST /nodes/{name}/health": {
-        "gpus": [{"index": 0, "healthy": True, "reason": "r", "utilization": 1, "temperature_c": 1, "memory_used": 1,
-                  "memory_total": 1, "ecc_errors": 1, "xid": 1}],
-    },
-    "POST /nodes/{name}/poll": {"running": [{"allocation_id": "a-1", "epoch": 1}], "timeout": 0},
-    "POST /allocations/{allocation_id}/heartbeat": {"epoch": 1, "checkpoint": {"step": 1}, "progress": {"done": 1}},
-    "POST /allocations/{allocation_id}/complete": {"epoch": 7, "exit_code": 0, "result": {}, "message": "m"},
+TASK = {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": 1, "try_number": 1, "last_try": True}
+JOB = {
+    "queue": "merge", "priority": "normal", "project": "p", "user": "alice", "gpu_count": 1, "node_count": 1,
+    "gpu_per_node": 1, "cpu": 1, "memory": "1Gi", "gpu_memory_min": "1Gi", "gpu_type": "H100",
+    "nvlink_required": False, "topology": {"required": "node", "affinity": {"zone": "a"}},
+    "max_duration": "1h", "preemptible": True, "checkpoint_interval": "1m", "placement": "pack",
+    "runtime": "agent", "spec": {"engine": "merge"}, "trace_id": "t", "experiment_id": "e",
+    "job_type": "merge", "idempotency_key": "k", "checkpoint_key": "c", "airflow": TASK,
 }  # fmt: skip
+GPU = {"index": 0, "uuid": "u", "gpu_type": "t", "gpu_memory": "1Gi", "nvlink_group_id": "g"}
+NODE = {
+    "name": "n9", "pool": "default", "rack": "r", "block": "b", "labels": {"a": "b"}, "cpu": 1,
+    "memory": "1Gi", "network_bandwidth_gbps": 1, "gpus": [GPU],
+}  # fmt: skip
+REPORT = {
+    "index": 0, "healthy": True, "reason": "r", "utilization": 1, "temperature_c": 1, "memory_used": 1,
+    "memory_total": 1, "ecc_errors": 1, "xid": 1,
+}  # fmt: skip
+VALID: dict[str, dict[str, Any]] = {
+    "POST /jobs": JOB,
+    "POST /nodes": NODE,
+    "POST /nodes/{name}/health": {"gpus": [REPORT]},
+    "POST /nodes/{name}/poll": {"running": [{"allocation_id": "a-1", "epoch": 1}], "timeout": 0},
+    "POST /allocations/{allocation_id}/heartbeat": {
+        "epoch": 1,
+        "checkpoint": {"step": 1},
+        "progress": {"done": 1},
+    },
+    "POST /allocations/{allocation_id}/complete": {"epoch": 7, "exit_code": 0, "result": {}, "message": "m"},
+}
 
 
 def variants(document: Any) -> Any:

@@ -151,10 +151,8 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         was_over = allocation.state not in LIVE
         before = self.bench.ledger.job(allocation.job_id)
-        try:
+        with contextlib.suppress(EmepError):
             self.bench.ledger.complete(allocation.id, Completion(epoch=allocation.epoch, exit_code=exit_code))
-        except EmepError:
-            pass
         for name in NODES:
             self.really_running[name].discard(allocation.id)
         if was_over:

@@ -38,6 +38,7 @@ def test_a_grant_is_whole(bench: Bench) -> None:
 def test_only_what_fits_starts_and_the_rest_says_why(bench: Bench) -> None:
     bench.node(gpus=4)
     bench.submit(gpu_count=3)
+    bench.clock.advance(1)
     waiting = bench.submit(gpu_count=2)
     bench.plan()
     told = bench.job(waiting)
