@@ -62,7 +62,7 @@ newest_poll: dict[str, Subscription] = {}
 
 
 def supersede(node: str, subscription: Subscription) -> None:
-    """From now on this poll gets the node's orders. The agent gave the one before up, because its list of what
+    """From now on this poll gets the node's orders. The agent gave the one before up, as its list of what
     runs has changed: that one answers with nothing, or it would take orders along that nobody reads.
     """
     before = newest_poll.get(node)
