@@ -91,7 +91,8 @@ def cover(room: Room, cells: IntArray, need: int) -> Take | None:
 def _choices(room: Room, cells: IntArray, need: int) -> Iterator[Take]:
     """Choices that include the best: in one rack if one will do, else one block, else as few as do."""
     if len(cells) <= EXACT_CELLS:
-        yield _in_racks(room, cells, need)
+        one_rack = _all_one(room.index.cell_rack[cells])
+        yield _in_racks(room, cells, need) if one_rack else subset(room, cells, need)
         return
     for domain_of in (room.index.cell_rack[cells], room.index.cell_block[cells]):
         if np.bincount(domain_of, weights=room.available[cells]).max() >= need and not _all_one(domain_of):
@@ -198,7 +199,25 @@ def _in_racks(room: Room, cells: IntArray, need: int) -> Take:
         return tight(index, room.available, cells, need)
     if len(cells) <= EXACT_CELLS:
         return subset(room, cells, need)
-    return tight(index, room.available, cells, need)
+    found = room.best(
+        tight(index, room.available, part, need, spread=room.spread) for part in _kinds(room, cells, need)
+    )
+    assert found is not None  # noqa: S101 - the first part is all of the region
+    return found
+
+
+def _kinds(room: Room, cells: IntArray, need: int) -> Iterator[IntArray]:
+    """The region, and its parts of more bandwidth and less GPU memory that hold the job too."""
+    yield cells
+    index = room.index
+    if index.uniform:
+        return
+    bandwidth, memory = index.cell_bandwidth[cells], index.cell_memory[cells]
+    for least in np.unique(bandwidth)[::-1].tolist()[:_KINDS]:
+        for most in np.unique(memory).tolist()[:_KINDS]:
+            part = cells[(bandwidth >= least) & (memory <= most)]
+            if len(part) < len(cells) and int(room.available[part].sum()) >= need:
+                yield part
 
 
 # ---- small regions -----------------------------------------------------------------------------------------
