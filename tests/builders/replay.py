@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from tests.builders.scheduling import JobBuilder, NodeBuilder
 
 from emep.policy import Policy
-from emep.scheduling import plan
+from emep.scheduling import ClusterIndex, plan
 from emep.scheduling.model import Allocation, GpuId, Hold, Job, Node, Plan, Snapshot, UsageRecord
 
 PlanFunction = Callable[[Snapshot, Policy, float], Plan]
@@ -77,6 +77,7 @@ class Replay:
     """Carries out the core's plans for a list of work until nothing is left to do.
 
     ``grace``: seconds between a victim's order to yield and its exit (it completes if its work ends before).
+    ``planner``: ``plan`` without explanations unless given.
     """
 
     def __init__(
@@ -87,13 +88,14 @@ class Replay:
         *,
         grace: float = 0.0,
         max_cycles: int = 100_000,
-        planner: PlanFunction = plan,
+        planner: PlanFunction | None = None,
         watch: Callable[[Snapshot, Plan, float], None] | None = None,
     ) -> None:
         works = list(works)
         self.nodes = tuple(node.build() if isinstance(node, NodeBuilder) else node for node in nodes)
         self.policy, self.grace, self.max_cycles = policy, grace, max_cycles
-        self.planner, self.watch = planner, watch
+        self.planner, self.watch = planner or self._plan, watch
+        self.index = ClusterIndex(self.nodes)
         self.remaining = {item.job.id: item.duration for item in works}
         self.events: list[tuple[float, int, Job]] = []
         for number, item in enumerate(works):
@@ -161,6 +163,9 @@ class Replay:
             self.charged[entity] += billed * fresh
             self.history.usage[entity] += len(allocation.gpus) * elapsed
         self.charged_until = moment
+
+    def _plan(self, snapshot: Snapshot, policy: Policy, now: float) -> Plan:
+        return plan(snapshot, policy, now, self.index, explain=False)
 
     # ---- decisions -----------------------------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ def reference_order(jobs: list[Job], tree: Tree, policy: Policy) -> list[str]:
 
 def test_jobs_start_in_the_order_of_exact_fractions() -> None:
     several = 0
-    for number, random in cases(8):
+    for number, random in cases(5):
         projects = draw_tree(random, 2)
         policy = parse_policy({"projects": projects, "entry_charge": random.choice([0, 60, 60])})
         tree, users = Tree(projects), users_of(projects)
