@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.builders.tiny_checkpoints import TEXT, write_gpt2, write_llama
 
 from engines.contract import BadInputError
 from engines.inference.backend import BackendOptions, Generation, Request
 from engines.inference.checkpoints import read_state
 from engines.inference.opening import open_backend
-from tests.builders.tiny_checkpoints import TEXT, write_gpt2, write_llama
 
 
 @pytest.fixture(scope="module")
@@ -182,11 +182,11 @@ def test_wrong_weights_are_refused_by_the_tensor_s_name(llama: Path, kind: str) 
     backend = open_backend(llama, BackendOptions(device="cpu"), kind=kind)
     state = read_state(llama)
     missing = {name: tensor for name, tensor in state.items() if name != "model.norm.weight"}
-    with pytest.raises(BadInputError, match="model.norm.weight is missing"):
+    with pytest.raises(BadInputError, match=r"model\.norm\.weight is missing"):
         backend.load_state(missing)
     with pytest.raises(BadInputError, match="has no tensor extra"):
         backend.load_state({**state, "extra": torch.zeros(1)})
-    with pytest.raises(BadInputError, match="model.norm.weight has shape"):
+    with pytest.raises(BadInputError, match=r"model\.norm\.weight has shape"):
         backend.load_state({**state, "model.norm.weight": torch.zeros(3)})
 
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.builders.tiny_checkpoints import write_llama
 
 from engines.contract import BadInputError
 from engines.inference.tokens import TextCodec, load_auto_codec, load_codec
-from tests.builders.tiny_checkpoints import write_llama
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "adds-bos"])
