@@ -1,7 +1,7 @@
 """EMEP's real API as a process of its own: the ledger on SQLite, the scheduler, Airflow's own logins.
 
 ``python emep_server.py DIR PORT`` serves the app that the plugin mounts, beside Airflow's auth manager,
-without the rest of Airflow. ``EmepServer`` starts that process, ends it, and starts it again on the same data.
+without the rest of Airflow. ``EmepServer`` starts that process, ends it, and starts it again on its data.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 ``run SPEC.json``; steps: ["print", TEXT], ["environment", NAME...], ["wait", FILE] until it exists,
 ["on_term", CODE] end with that status on SIGTERM, ["ignore_term"], ["result", DOCUMENT], ["detach", FILE]
-leave a process in a session of its own and write its pid, ["pid", FILE], ["burn", SECONDS] of CPU, ["exit", CODE].
+leave a process in a session of its own and write its pid, ["pid", FILE], ["exit", CODE].
 """
 
 import json
@@ -42,11 +42,6 @@ def detach(path):
     write(path, str(child.pid))
 
 
-def burn(seconds):
-    while time.process_time() < seconds:
-        sum(range(1000))
-
-
 STEPS = {
     "print": lambda *words: print(*words, flush=True),
     "environment": environment,
@@ -56,7 +51,6 @@ STEPS = {
     "result": lambda document: write(os.environ["EMEP_RESULT_PATH"], json.dumps(document)),
     "detach": detach,
     "pid": lambda path: write(path, str(os.getpid())),
-    "burn": burn,
     "exit": sys.exit,
 }
 

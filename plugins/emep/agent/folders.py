@@ -124,15 +124,22 @@ class RunFolders:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def create(self, order: StartOrder) -> RunFolder | None:
-        """A folder for an order, with ``order.json`` and ``SPEC.json``; None if this run was taken before."""
+        """A folder for an order, with ``order.json`` and ``SPEC.json``; None if this run was taken before.
+
+        Raises OSError, and leaves nothing, where the disk takes nothing.
+        """
         path = self.root / f"{quote(order.allocation_id, safe='')}.{order.epoch}"
         try:
             path.mkdir(mode=0o700)
         except FileExistsError:
             return None
         folder = RunFolder(path)
-        write_atomically(folder.spec, json.dumps(order.spec, indent=1))
-        write_atomically(path / "order.json", order.model_dump_json())
+        try:
+            write_atomically(folder.spec, json.dumps(order.spec, indent=1))
+            write_atomically(path / "order.json", order.model_dump_json())
+        except OSError:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
         return folder
 
     def all(self) -> list[RunFolder]:

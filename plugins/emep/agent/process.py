@@ -165,7 +165,7 @@ async def kill_members(session: int | None, marks: Mapping[str, str], patience: 
     """
     deadline = time.monotonic() + patience
     pause = 0.01
-    while left := members(session, marks):
+    while left := await asyncio.to_thread(members, session, marks):
         for process in left:
             process.send(signal.SIGKILL)
         if time.monotonic() > deadline:

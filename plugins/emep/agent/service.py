@@ -129,7 +129,11 @@ class Agent:
             # What ran there before has not ended; the order is repeated until it has.
             log.warning("%s waits: its GPU is still held by %s (epoch %d)", key[0], *holder)
             return False
-        folder = self._folders.create(order)
+        try:
+            folder = self._folders.create(order)
+        except OSError as error:
+            log.error("%s cannot be started, it is tried again: %s", key[0], error)
+            return False
         if folder is None:
             return False
         run = Run(order, folder, self._client)
@@ -271,9 +275,13 @@ class Agent:
 
     async def _clean(self) -> None:
         while True:
-            removed = await asyncio.to_thread(self._folders.clean, time.time())
-            if removed:
-                log.info("%d old run folders removed", removed)
+            try:
+                removed = await asyncio.to_thread(self._folders.clean, time.time())
+            except OSError as error:
+                log.warning("old run folders cannot be removed: %s", error)
+            else:
+                if removed:
+                    log.info("%d old run folders removed", removed)
             await asyncio.sleep(CLEAN_EVERY)
 
     async def _sleep(self, seconds: float) -> None:

@@ -89,4 +89,8 @@ class LogShipper:
     def _move(self, offset: int) -> None:
         """Go on where the API's copy ends; it may have more than this agent remembers, or (restored) less."""
         self._offset = max(0, offset)
-        self._folder.set_shipped(self._offset)
+        try:
+            self._folder.set_shipped(self._offset)
+        except OSError as error:
+            # Only a restarted agent would miss it, and then the API says where its copy ends.
+            log.warning("log of %s: %s", self._allocation, error)

@@ -65,6 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--tasks", action="append", default=[], metavar="FILE[,..]", help="JSONL tasks; may be repeated"
     )
+    what.add_argument(
+        "--report-tasks",
+        action="append",
+        default=[],
+        metavar="FILE[,..]",
+        help="tasks that the search never sees",
+    )
     what.add_argument("--limit", type=int, metavar="N", help="items of each task")
     what.add_argument("--baseline", metavar="URI", help="results to compare with")
     what.add_argument("--output-name", metavar="NAME", help="name of the merged model's folder")
@@ -142,26 +149,32 @@ def _check_dag(client: EmepClient, dag_id: str) -> None:
 
 def read_conf(args: argparse.Namespace) -> dict[str, Any]:
     """The run's conf from the options, the recipe and ``--set``. Raises UsageError naming what is wrong."""
+    _check_kind(args)
     conf: dict[str, Any] = {}
     if args.recipe:
         conf["recipe"] = read_recipe(args.recipe)
-    elif args.kind != "evaluate":
-        raise UsageError(f"RECIPE.yaml is missing: --kind {args.kind} needs a merge configuration")
-    if args.kind == "evaluate":
-        if args.recipe:
-            raise UsageError("RECIPE.yaml: --kind evaluate takes --model PATH instead of a recipe")
-        if not args.model and not any(entry.partition("=")[0] == "model" for entry in args.set):
-            raise UsageError("--model is missing: --kind evaluate needs the model's path")
     for option, field in _FIELDS.items():
         value = getattr(args, option)
         if value is not None:
             conf[field] = value
-    tasks = [name.strip() for entry in args.tasks for name in entry.split(",") if name.strip()]
-    if tasks:
-        conf["tasks"] = tasks
+    for field, entries in (("tasks", args.tasks), ("report_tasks", args.report_tasks)):
+        names = [name.strip() for entry in entries for name in entry.split(",") if name.strip()]
+        if names:
+            conf[field] = names
     if args.nvlink_required:
         conf["nvlink_required"] = True
     return {**conf, **read_settings(args.set)}
+
+
+def _check_kind(args: argparse.Namespace) -> None:
+    """Raises UsageError where the kind needs something else than what is given."""
+    if args.kind != "evaluate":
+        if not args.recipe:
+            raise UsageError(f"RECIPE.yaml is missing: --kind {args.kind} needs a merge configuration")
+    elif args.recipe:
+        raise UsageError("RECIPE.yaml: --kind evaluate takes --model PATH instead of a recipe")
+    elif not args.model and not any(entry.partition("=")[0] == "model" for entry in args.set):
+        raise UsageError("--model is missing: --kind evaluate needs the model's path")
 
 
 def read_recipe(source: str) -> str:

@@ -1,0 +1,197 @@
+"""What is made of NVML's answers. They are a stand-in's, as no GPU is here; constants, structures and errors
+are the real binding's.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from emep.agent.telemetry.nvidia import NvidiaTelemetry, open_nvidia
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", FutureWarning)
+    import pynvml
+
+NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+class Nvml:
+    """NVML of a board of GPUs. Handles are numbers; a MIG slice is ``(gpu, slice)``."""
+
+    def __init__(
+        self,
+        gpus: int,
+        links: set[tuple[int, int]],
+        slices: dict[int, int] | None = None,
+        clique: int | None = None,
+    ) -> None:
+        self.gpus, self.links, self.slices, self.clique = gpus, links, slices or {}, clique
+        self.lost: set[int] = set()
+        self.events: list[tuple[int, int]] = []
+        self.remap_failed: set[int] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("nvml"):
+
+            def unsupported(*_: object) -> None:
+                raise NOT_SUPPORTED
+
+            return unsupported
+        return getattr(pynvml, name)
+
+    def nvmlDeviceGetCount(self) -> int:
+        return self.gpus
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetPciInfo(self, handle: int) -> SimpleNamespace:
+        return SimpleNamespace(busId=f"0000:0{handle}:00.0".encode())
+
+    def nvmlDeviceGetUUID(self, handle: Any) -> str:
+        return f"MIG-{handle[0]}-{handle[1]}" if isinstance(handle, tuple) else f"GPU-{handle}"
+
+    def nvmlDeviceGetName(self, handle: Any) -> str:
+        return "NVIDIA H100 MIG 3g.40gb" if isinstance(handle, tuple) else "NVIDIA H100 80GB HBM3"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> SimpleNamespace:
+        if handle in self.lost:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return SimpleNamespace(total=80 << 30, used=5 << 30)
+
+    def nvmlDeviceGetP2PStatus(self, first: int, second: int, index: int) -> int:
+        assert index == pynvml.NVML_P2P_CAPS_INDEX_NVLINK
+        return pynvml.NVML_P2P_STATUS_OK if (first, second) in self.links else 5
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
+        return [int(handle in self.slices), 0]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: int) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: int, index: int) -> tuple[int, int]:
+        if index >= self.slices[handle]:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return handle, index
+
+    def nvmlDeviceGetGpuFabricInfoV(self, handle: int, reference: Any) -> None:
+        if self.clique is None:
+            raise NOT_SUPPORTED
+        info = reference._obj
+        info.state, info.cliqueId = pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, self.clique
+        info.clusterUuid[0] = 0xAB
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Any) -> SimpleNamespace:
+        if isinstance(handle, tuple):
+            raise NOT_SUPPORTED
+        return SimpleNamespace(gpu=42, memory=7)
+
+    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
+        return 55
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: int, kind: int, counter: int) -> int:
+        return 3
+
+    def nvmlDeviceGetRemappedRows(self, handle: int) -> tuple[int, int, int, int]:
+        return 0, 0, 0, int(handle in self.remap_failed)
+
+    def nvmlEventSetCreate(self) -> object:
+        return object()
+
+    def nvmlDeviceRegisterEvents(self, *_: object) -> None:
+        """Every GPU can be watched."""
+
+    def nvmlEventSetWait_v2(self, events: object, timeout: int) -> SimpleNamespace:
+        if not self.events:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
+        gpu, xid = self.events.pop(0)
+        return SimpleNamespace(device=gpu, eventData=xid)
+
+
+@pytest.fixture
+def telemetry() -> Callable[..., NvidiaTelemetry]:
+    return lambda *args, **fields: NvidiaTelemetry("n1", Nvml(*args, **fields))  # type: ignore[arg-type]
+
+
+Open = Callable[..., NvidiaTelemetry]
+ALL_TO_ALL = {(0, 1), (0, 2), (1, 2)}
+
+
+def test_a_machine_without_a_driver_has_no_nvidia_gpus() -> None:
+    assert open_nvidia("n1") is None
+
+
+def test_gpus_that_reach_each_other_over_nvlink_are_one_group(telemetry: Open) -> None:
+    gpus = telemetry(4, ALL_TO_ALL).describe()
+    assert [gpu.nvlink_group_id for gpu in gpus] == ["n1/nvlink-0"] * 3 + [None]
+    assert (gpus[1].uuid, gpus[1].gpu_type, gpus[1].gpu_memory) == (
+        "GPU-1",
+        "NVIDIA H100 80GB HBM3",
+        80 << 30,
+    )
+
+
+def test_a_domain_that_spans_nodes_names_the_group(telemetry: Open) -> None:
+    gpus = telemetry(2, {(0, 1)}, clique=7).describe()
+    assert {gpu.nvlink_group_id for gpu in gpus} == {"ab" + "00" * 15 + ".7"}
+
+
+def test_mig_slices_are_gpus_of_their_own_type_without_nvlink(telemetry: Open) -> None:
+    found = telemetry(3, ALL_TO_ALL, slices={1: 2})
+    gpus = found.describe()
+    assert [(gpu.index, gpu.uuid) for gpu in gpus] == [
+        (0, "GPU-0"),
+        (1, "MIG-1-0"),
+        (2, "MIG-1-1"),
+        (3, "GPU-2"),
+    ]
+    assert gpus[1].gpu_type == "NVIDIA H100 MIG 3g.40gb"
+    assert gpus[1].nvlink_group_id is None
+    sample = found.sample({})[1]
+    assert (sample.utilization, sample.temperature_c, sample.ecc_errors) == (None, 55.0, 3)
+
+
+def test_a_report_says_what_nvml_says(telemetry: Open) -> None:
+    sample = telemetry(1, set()).sample({})[0]
+    assert (sample.healthy, sample.utilization, sample.temperature_c) == (True, 42.0, 55.0)
+    assert (sample.memory_used, sample.memory_total, sample.ecc_errors, sample.xid) == (
+        5 << 30,
+        80 << 30,
+        3,
+        None,
+    )
+
+
+def test_a_lost_gpu_is_unhealthy_and_the_others_are_reported(telemetry: Open) -> None:
+    found = telemetry(2, set())
+    found._nvml.lost.add(0)
+    lost, well = found.sample({})
+    assert not lost.healthy
+    assert "lost" in lost.reason.lower()
+    assert well.healthy
+
+
+def test_an_xid_condemns_its_gpu_unless_the_application_is_to_blame(telemetry: Open) -> None:
+    found = telemetry(2, set())
+    found._nvml.events += [(0, 79), (1, 31)]
+    first, second = found.sample({})
+    assert (first.healthy, first.reason, first.xid) == (False, "Xid 79", 79)
+    assert second.healthy
+    assert not found.sample({})[0].healthy, "until the agent starts anew, as after a repair"
+
+
+def test_failed_row_remapping_condemns_the_gpu(telemetry: Open) -> None:
+    found = telemetry(1, set())
+    found._nvml.remap_failed.add(0)
+    assert "remapping failed" in found.sample({})[0].reason
+
+
+def test_devices_are_made_visible_by_uuid(telemetry: Open) -> None:
+    found = telemetry(3, set(), slices={1: 1})
+    assert found.device_environment([0, 1])["CUDA_VISIBLE_DEVICES"] == "GPU-0,MIG-1-0"
+    assert found.device_environment([])["CUDA_VISIBLE_DEVICES"] == ""
