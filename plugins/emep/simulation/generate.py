@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import random
 import sys
 from collections.abc import Sequence
@@ -99,54 +98,6 @@ def cluster_yaml(nodes: int, gpus: int, group: int, nodes_per_rack: int = 0) -> 
     rack = f", rack_size: {nodes_per_rack}" if nodes_per_rack else ""
     kind = f"gpus: {gpus}, gpu_type: H100, gpu_memory: 80Gi, nvlink: {group}{rack}"
     return f"nodes:\n  - {{name: n, count: {nodes}, {kind}}}\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Wave:
-    """Equal jobs that every queue sends at a fixed pace."""
-
-    name: str
-    count: int
-    gpus: int
-    duration: float
-    every: float
-
-
-COHORT_WAVES = (
-    Wave("small", 350, 1, 0.2, 0.1),
-    Wave("medium", 100, 5, 0.5, 0.5),
-    Wave("large", 50, 20, 1.0, 1.2),
-)
-
-
-def cohorts(
-    waves: Sequence[Wave] = COHORT_WAVES, *, cohort_count: int = 5, queues_each: int = 6
-) -> list[JobSpec]:
-    """The load of a queueing system's throughput test: every queue sends every wave.
-
-    Cohorts are pools, queues of a cohort share its pool: each has its nominal part guaranteed, and borrows.
-    """
-    specs = []
-    for cohort in range(cohort_count):
-        for member in range(queues_each):
-            for wave in waves:
-                for count in range(wave.count):
-                    job = Job(
-                        id=f"c{cohort}-q{member}-{wave.name}-{count:03d}",
-                        submit_time=instant((count + 1) * wave.every),
-                        queue=f"cohort{cohort}-queue{member}",
-                        priority={"small": "low", "medium": "normal", "large": "high"}[wave.name],
-                        gpu_count=wave.gpus,
-                        topology_preferred=None,
-                        job_type=wave.name,
-                    )
-                    specs.append(JobSpec(job, wave.duration))
-    return sorted(specs, key=lambda spec: spec.job.submit_time)
-
-
-def mean_size(mix: Sequence[Shape]) -> float:
-    """GPUs of the average job of a mix."""
-    return math.fsum(s.demand for s in mix) / math.fsum(s.demand / s.gpus for s in mix)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from emep.policy import Policy
-from emep.scheduling import ClusterIndex, plan
+from emep.scheduling import ClusterIndex, Planner, plan
 from emep.scheduling.model import Allocation, Hold, Job, Node, Plan, Snapshot, UsageRecord
 from emep.simulation.strategies import Strategy
 
@@ -79,5 +79,49 @@ class SnapshotScheduler:
         )
         index = self._index if self._strategy is None else self._strategy(self._index)
         found = plan(snapshot, self._policy, now, index, explain=False)
+        self._holds = found.holds
+        return found
+
+
+class KeptScheduler:
+    """A planner that is kept and told of changes: the same decisions, in a fraction of the time."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._nodes: tuple[Node, ...] = ()
+        self._planner = Planner((), policy)
+        self._pending: set[str] = set()
+        self._holds: tuple[Hold, ...] = ()
+
+    def submit(self, job: Job) -> None:
+        """See ``Scheduler``."""
+        if job.id in self._pending:
+            self._planner.leave(job.id)
+        self._pending.add(job.id)
+        self._planner.submit(job)
+
+    def leave(self, job_id: str) -> None:
+        """See ``Scheduler``."""
+        self._pending.remove(job_id)
+        self._planner.leave(job_id)
+
+    def start(self, allocation: Allocation) -> None:
+        """See ``Scheduler``."""
+        self._planner.start(allocation)
+
+    def change(self, allocation: Allocation) -> None:
+        """See ``Scheduler``."""
+        self._planner.change(allocation)
+
+    def end(self, job_id: str) -> None:
+        """See ``Scheduler``."""
+        self._planner.end(job_id)
+
+    def plan(self, nodes: tuple[Node, ...], now: float, usage: Sequence[UsageRecord]) -> Plan:
+        """See ``Scheduler``."""
+        if self._nodes is not nodes:
+            self._nodes = nodes
+            self._planner.reset(nodes)
+        found = self._planner.plan(now, usage, self._holds)
         self._holds = found.holds
         return found
