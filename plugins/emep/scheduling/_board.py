@@ -64,7 +64,7 @@ class Board:
                 if allocation.yielding and cause and cause not in exact:
                     held.setdefault(cause, []).extend(self.allocated[job_id])
         for job_id, gpus in held.items():
-            if job_id in pending:
+            if job_id in pending and pending[job_id].gpu_count:
                 mine = np.array(sorted(set(gpus)), dtype=np.int64)
                 self.promise(pending[job_id], mine[self.free[mine] | self.winding_down[mine]])
 
