@@ -1,7 +1,7 @@
 """EMEP's own API with Airflow's own simple auth manager, served over HTTP from the test's process.
 
-A test plays the node's agent and the supervisor through the API too, so it decides when a job starts, logs and
-ends. Users and their passwords are those of ``tests/conftest.py``.
+A test plays the node's agent and the supervisor through the API too, so it decides when a job starts, logs
+and ends. Users and their passwords are those of ``tests/conftest.py``.
 """
 
 from __future__ import annotations

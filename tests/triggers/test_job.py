@@ -85,12 +85,17 @@ async def event_of(trigger: JobTrigger) -> Any:
     raise AssertionError("no event")
 
 
+async def until(condition: Any) -> None:
+    """Let the loop go round until a condition holds that nobody announces."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - the trigger's own state, which has no event
+            await asyncio.sleep(0.01)
+
+
 async def started(trigger: JobTrigger) -> asyncio.Task[Any]:
     """The trigger at work, once it has said something of its job."""
     task = asyncio.create_task(event_of(trigger))
-    async with asyncio.timeout(30):
-        while not trigger._said:
-            await asyncio.sleep(0.01)
+    await until(lambda: trigger._said)
     return task
 
 
@@ -206,9 +211,7 @@ async def test_a_stopping_triggerer_keeps_the_position_and_cancels_nothing(api, 
     task = await started(trigger)
     order = await asyncio.to_thread(api.order)
     await asyncio.to_thread(api.begin, order, "one\n")
-    async with asyncio.timeout(30):
-        while not trigger._stream.offset:
-            await asyncio.sleep(0.01)
+    await until(lambda: trigger._stream.offset)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -259,6 +262,13 @@ async def test_many_triggers_share_one_watch(api, inbox):
     assert all(isinstance(event, TaskSuccessEvent) for event in await asyncio.gather(*tasks))
     await asyncio.sleep(0)
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("emep watch")]
+
+
+async def test_a_trigger_that_comes_after_all_others_have_gone_is_served_too(api, inbox):
+    for _ in range(2):
+        task = await started(trigger_for(submit(api)))
+        await asyncio.to_thread(lambda: api.end(api.order(), 0, RESULT))
+        assert isinstance(await task, TaskSuccessEvent)
 
 
 def test_a_trigger_survives_its_own_serialization():

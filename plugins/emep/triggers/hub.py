@@ -89,7 +89,9 @@ class Hub:
         subscription = Subscription(job_id)
         self._subscriptions.setdefault(job_id, set()).add(subscription)
         if self._watch_task is None or self._watch_task.done():
+            # From now on is enough: whoever subscribes reads the job itself once the watch has its cursor.
             self._watching.clear()
+            self._cursor = None
             self._watch_task = asyncio.create_task(
                 self._watch(), name=f"emep watch {self.conn_id}", context=contextvars.Context()
             )
@@ -105,8 +107,10 @@ class Hub:
             self._subscriptions.pop(subscription.job_id, None)
         if not self._subscriptions and self._watch_task is not None:
             task, self._watch_task = self._watch_task, None
+            client, self._client = self._client, None
             task.cancel()
-            await self._forget_client()
+            if client is not None:
+                await client.aclose()
 
     async def watching(self) -> None:
         """Wait until the watch has its cursor: whatever is read after this misses no change."""
