@@ -19,6 +19,8 @@ from tests.builders.emep_server import AGENT_SECRET, EmepServer
 from emep.api.schemas import ENDED_STATES, JobRequest, JobState, JobView, Topology
 from emep.client import EmepClient
 
+ITEM = '{"id": "1", "prompt": "1+1=", "choices": ["2", "3"], "answer": 0}\n'
+Start = Callable[[str, str], "subprocess.Popen[bytes]"]
 REAL_ENGINE = str(Path(sys.executable).with_name("emep-engine"))
 
 
@@ -37,12 +39,12 @@ def client(server: EmepServer) -> Iterator[EmepClient]:
 
 
 @pytest.fixture
-def agent(server: EmepServer, client: EmepClient, folder: Path) -> Iterator[Callable[..., None]]:
+def agent(server: EmepServer, client: EmepClient, folder: Path) -> Iterator[Start]:
     """Start the agent of a node with 4 simulated GPUs (a name of its own for each test)."""
     processes: list[subprocess.Popen[bytes]] = []
     state_dirs: list[Path] = []
 
-    def start(name: str, engine: str) -> None:
+    def start(name: str, engine: str) -> subprocess.Popen[bytes]:
         state_dirs.append(folder / name)
         environment = {**os.environ, "EMEP_AGENT_TOKEN": AGENT_SECRET}
         command = [EMEP, "agent", "--simulate", "4", "--name", name, "--api-url", server.url]
@@ -50,9 +52,12 @@ def agent(server: EmepServer, client: EmepClient, folder: Path) -> Iterator[Call
         with (folder / "agent.log").open("ab") as log:
             processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
         until(lambda: name in {node["name"] for node in client.nodes().items})
+        return processes[-1]
 
     yield start
     for process in processes:
+        if process.poll() is not None:
+            continue
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
         process.wait(30)
@@ -78,6 +83,34 @@ def submit(client: EmepClient, node: str, spec: dict[str, Any], **fields: Any) -
     return client.submit_job(JobRequest(spec=spec, topology=topology, **fields))
 
 
+def check(task: Path, folder: Path) -> dict[str, Any]:
+    """A compatibility check of one task file: the quickest real engine."""
+    return {
+        "schema_version": 1,
+        "engine": "compatibility_check",
+        "input": {"tasks": [task.as_uri()], "expectations": False},
+        "output_uri": (folder / "out").as_uri(),
+    }
+
+
+class Waiting:
+    """A task file whose reader waits until the test answers (a named pipe), however often it is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "waiting.jsonl"
+        os.mkfifo(self.path)
+
+    def answer(self) -> None:
+        """Let readers have the task from now on."""
+        ready = self.path.with_suffix(".ready")
+        ready.write_text(ITEM)
+        # Whoever opens the path from here on reads a plain file; who waits at the pipe gets the text.
+        pipe = os.open(self.path, os.O_RDWR)
+        ready.replace(self.path)
+        os.write(pipe, ITEM.encode())
+        os.close(pipe)
+
+
 def steps(*steps: list[Any]) -> dict[str, Any]:
     return {
         "schema_version": 1,
@@ -88,18 +121,12 @@ def steps(*steps: list[Any]) -> dict[str, Any]:
 
 
 def test_a_real_engine_runs_to_its_result_on_granted_gpus(
-    client: EmepClient, agent: Callable[..., None], folder: Path
+    client: EmepClient, agent: Start, folder: Path
 ) -> None:
     agent("real", REAL_ENGINE)
     task = folder / "sums.jsonl"
-    task.write_text('{"id": "1", "prompt": "1+1=", "choices": ["2", "3"], "answer": 0}\n')
-    spec = {
-        "schema_version": 1,
-        "engine": "compatibility_check",
-        "input": {"tasks": [task.as_uri()], "expectations": False},
-        "output_uri": (folder / "out").as_uri(),
-    }
-    job = ended(client, submit(client, "real", spec, gpu_count=2))
+    task.write_text(ITEM)
+    job = ended(client, submit(client, "real", check(task, folder), gpu_count=2))
     assert (job.state, job.exit_code) == (JobState.COMPLETED, 0), job.reason
     assert job.result is not None
     assert job.result["metrics"]["tasks"] == {"sums": {"items": 1, "kind": "choice"}}
@@ -110,8 +137,44 @@ def test_a_real_engine_runs_to_its_result_on_granted_gpus(
     until(lambda: not any(gpu["job_id"] for gpu in client.node("real").model_dump()["gpus"]))
 
 
+def test_a_real_engine_outlives_its_agent_and_is_adopted_by_the_next(
+    client: EmepClient, agent: Start, folder: Path
+) -> None:
+    process = agent("adopting", REAL_ENGINE)
+    task = Waiting(folder)
+    job = submit(client, "adopting", check(task.path, folder), gpu_count=2)
+    until(lambda: client.job(job.id).state is JobState.RUNNING)
+    process.kill()
+    process.wait()
+    agent("adopting", REAL_ENGINE)
+    task.answer()
+    job = ended(client, job)
+    assert (job.state, job.exit_code, job.epoch, job.requeues) == (JobState.COMPLETED, 0, 1, 0), job.reason
+
+
+def test_a_preempted_engine_that_cannot_stop_is_killed_and_runs_again_later(
+    client: EmepClient, agent: Start, folder: Path
+) -> None:
+    agent("preempting", REAL_ENGINE)
+    task = Waiting(folder)
+    victim = submit(client, "preempting", check(task.path, folder), gpu_count=4, priority="low")
+    until(lambda: client.job(victim.id).state is JobState.RUNNING)
+    plain = folder / "plain.jsonl"
+    plain.write_text(ITEM)
+    urgent = submit(client, "preempting", check(plain, folder), gpu_count=4, priority="high")
+    urgent = ended(client, urgent)
+    assert urgent.state is JobState.COMPLETED, urgent.reason
+    until(lambda: client.job(victim.id).epoch == 2)
+    task.answer()
+    victim = ended(client, victim)
+    assert (victim.state, victim.preempted, victim.requeues) == (JobState.COMPLETED, True, 0), victim.reason
+    assert victim.started_at is not None
+    assert urgent.started_at is not None
+    assert victim.started_at < urgent.started_at, "the first start counts"
+
+
 def test_bad_input_of_a_real_engine_fails_the_job_with_its_sentence(
-    client: EmepClient, agent: Callable[..., None], folder: Path
+    client: EmepClient, agent: Start, folder: Path
 ) -> None:
     agent("bad", REAL_ENGINE)
     spec = {
@@ -126,7 +189,7 @@ def test_bad_input_of_a_real_engine_fails_the_job_with_its_sentence(
 
 
 def test_a_killed_supervisor_fails_the_job_and_frees_its_gpus(
-    client: EmepClient, agent: Callable[..., None], folder: Path
+    client: EmepClient, agent: Start, folder: Path
 ) -> None:
     agent("killed", f"{sys.executable} {STEPS_ENGINE}")
     spec = steps(["print", "working"], ["pid", str(folder / "pid")], ["wait", str(folder / "never")])
@@ -138,9 +201,7 @@ def test_a_killed_supervisor_fails_the_job_and_frees_its_gpus(
     until(lambda: not any(gpu["job_id"] for gpu in client.node("killed").model_dump()["gpus"]))
 
 
-def test_a_cancelled_job_is_ended_on_its_node(
-    client: EmepClient, agent: Callable[..., None], folder: Path
-) -> None:
+def test_a_cancelled_job_is_ended_on_its_node(client: EmepClient, agent: Start, folder: Path) -> None:
     agent("cancelled", f"{sys.executable} {STEPS_ENGINE}")
     job = submit(client, "cancelled", steps(["pid", str(folder / "pid")], ["wait", str(folder / "never")]))
     pid = int(when_written(folder / "pid", 60))
@@ -150,7 +211,7 @@ def test_a_cancelled_job_is_ended_on_its_node(
 
 
 def test_an_api_that_restarts_finds_the_end_of_what_ran_meanwhile(
-    server: EmepServer, client: EmepClient, agent: Callable[..., None], folder: Path
+    server: EmepServer, client: EmepClient, agent: Start, folder: Path
 ) -> None:
     agent("outage", f"{sys.executable} {STEPS_ENGINE}")
     spec = steps(["pid", str(folder / "pid")], ["wait", str(folder / "go")], ["print", "done"], ["exit", 7])

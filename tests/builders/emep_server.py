@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 AGENT_SECRET = "enrol-me-in-tests"
+GRACE_SECONDS = 3
 USERS = {"admin": "admin-password", "viewer": "viewer-password"}
 
 
@@ -45,7 +46,7 @@ def serve(folder: Path, port: int) -> None:
     from emep.api.app import create_app
     from emep.api.runtime import Runtime
     from emep.ledger.tables import Base
-    from emep.policy import default_policy
+    from emep.policy.load import parse_policy_text
 
     engine = sqlite_engine(str(folder / "emep.db"))
     Base.metadata.create_all(engine)
@@ -54,7 +55,8 @@ def serve(folder: Path, port: int) -> None:
         for name in ("checkpoint_uri", "artifact_uri", "tracker_uri")
     }
     settings = make_settings(agent_token=AGENT_SECRET, tick_seconds=0.2, **files)
-    policy = default_policy()
+    # Tests wait for the end of a grace; two minutes would be long.
+    policy = parse_policy_text(f"preemption: {{grace_period: {GRACE_SECONDS}s}}", "test policy")
     emep = create_app(Runtime.build(engine, settings, policy=lambda: policy))
 
     @contextlib.asynccontextmanager
