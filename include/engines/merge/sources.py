@@ -111,14 +111,17 @@ def make_job(
 
 def to_stored(chunk: torch.Tensor, tensor: PlannedTensor) -> torch.Tensor:
     """A result's chunk in the stored type. Raises BadInputError where a finite result does not fit it."""
-    stored = chunk.to(tensor.dtype.torch())
-    if tensor.dtype.name in {"float16", "bfloat16"} and not bool(torch.isfinite(stored.float().sum())):
-        lost = torch.isfinite(chunk) & ~torch.isfinite(stored)
-        if bool(lost.any()):
-            value = float(chunk[lost][0])
+    dtype = tensor.dtype.torch()
+    if tensor.dtype.size == 2 and chunk.numel():
+        # The greatest value that rounds to a finite one lies half a step above the type's greatest.
+        info = torch.finfo(dtype)
+        bound = info.max * (1 + info.eps / 4)
+        low, high = torch.aminmax(chunk)
+        value = max(-float(low), float(high))
+        if bound <= value < float("inf"):
             raise BadInputError(
                 f"tensor {tensor.name}: {value:g} does not fit {tensor.dtype.name}; set out_dtype: float32",
                 code="overflow",
                 field="out_dtype",
             )
-    return stored
+    return chunk.to(dtype)

@@ -46,7 +46,9 @@ def join(where: str, key: str | int) -> str:
 def _unknown(what: str, given: object, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
-    hint = f"did you mean '{close[0]}'? (known: {', '.join(names)})" if close else f"known: {', '.join(names)}"
+    hint = (
+        f"did you mean '{close[0]}'? (known: {', '.join(names)})" if close else f"known: {', '.join(names)}"
+    )
     return f"unknown {what} '{given}'; {hint}"
 
 

@@ -3,6 +3,8 @@
 # ruff: noqa: TID253 - computes with torch; only imported by engines that do
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from engines.tensor.layout import ModelLayout, read_layout
 from engines.tensor.reader import TensorReader
 from engines.tensor.writer import SHARD_BYTES, ShardedWriter, TensorSpec
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 CPU_CHUNK = 1 << 18
 """Elements per piece on a CPU: three float32 pieces stay in the second-level cache's reach."""
 CUDA_CHUNK = 1 << 24
@@ -40,10 +43,24 @@ def resolve_device(device: str) -> str:
     return f"cuda:{int(index or 0)}"
 
 
+def keep_freed_memory() -> None:
+    """Let the C library keep freed pieces for the next ones (glibc).
+
+    By default it gives memory above 128 KB back to the kernel, which clears it again page by page: a tenth of a
+    merge's time. What is kept is a few pieces.
+    """
+    if sys.platform.startswith("linux"):
+        library = ctypes.CDLL(None)
+        if hasattr(library, "mallopt"):
+            library.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+            library.mallopt(_M_TRIM_THRESHOLD, 256 << 20)
+
+
 class TensorEngine:
     """Reads and writes models on one device. ``chunked`` makes pieces smaller."""
 
     def __init__(self, device: str = "auto", *, chunked: bool = False) -> None:
+        keep_freed_memory()
         self.device = resolve_device(device)
         kind = self.device.partition(":")[0]
         normal = CPU_CHUNK if kind == "cpu" else CUDA_CHUNK

@@ -157,7 +157,7 @@ def test_dare_drops_at_random_and_matches_the_l1_norm(name: str, rescale: bool) 
     for index, (item, density) in enumerate(zip(inputs, densities, strict=True)):
         delta = (item - base).numpy().astype(np.float64)
         if density < 1:
-            mask = RandomDrop(density, job_seed(index))._mask(0, delta.size).reshape(SHAPE)
+            mask = RandomDrop(density, job_seed(index)).mask(0, delta.size).reshape(SHAPE)
             kept = delta * mask
             delta = kept * (np.abs(delta).sum() / np.abs(kept).sum()) if rescale else kept
         thinned.append(delta)
@@ -171,7 +171,7 @@ def test_dare_drops_at_random_and_matches_the_l1_norm(name: str, rescale: bool) 
 @pytest.mark.parametrize("density", [0.05, 0.5, 0.93])
 def test_a_dare_mask_keeps_its_share_without_pattern(density: float) -> None:
     count = 40 * BLOCK
-    mask = RandomDrop(density, 2**100 + 5)._mask(0, count)
+    mask = RandomDrop(density, 2**100 + 5).mask(0, count).astype(float)
     spread = np.sqrt(density * (1 - density) / count)
     assert abs(mask.mean() - density) < 5 * spread
     by_block = mask.reshape(40, BLOCK).mean(axis=1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from engines.merge.methods.job import TensorJob
+from engines.merge.methods.masks import above, at_least, below, equals
 from engines.merge.methods.sums import Sum
 from engines.merge.methods.task_vectors import Keep, Sparsifier, deltas
 
@@ -40,17 +41,22 @@ class TopMagnitudes:
 
     def apply(self, start: int, delta: Tensor) -> Tensor:
         """Zero what is not kept. Chunks come in order; the one at element 0 begins a new pass."""
+        import torch
+
         if start == 0:
             self._used = 0
         magnitude = delta.abs()
-        keep = magnitude > self.threshold
-        equal = magnitude == self.threshold
-        count = int(equal.sum())
         left = self.ties - self._used
-        if count > left:
-            equal &= equal.cumsum(0) <= left
-        self._used += min(count, left)
-        delta.mul_(keep.logical_or_(equal))
+        if left == 0:
+            keep = above(magnitude, self.threshold)
+        else:
+            keep = at_least(magnitude, self.threshold)
+            equal = equals(magnitude, self.threshold)
+            count = int(torch.count_nonzero(equal))
+            if count > left:
+                keep.sub_(equal.mul_(equal.cumsum(0) > left))
+            self._used += min(count, left)
+        delta.mul_(keep.to(delta.dtype))
         return delta if self.scale == 1.0 else delta.mul_(self.scale)
 
 
@@ -94,24 +100,29 @@ def _narrow(job: TensorJob, searches: dict[int, _Search]) -> None:
     import torch
 
     bits = _bits(job)
-    shifts = list(range(bits - _DIGIT, 0, -_DIGIT)) + [0]
-    above = bits
-    for shift in shifts:
-        width = above - shift
+    high = bits
+    for shift in (*range(bits - _DIGIT, 0, -_DIGIT), 0):
+        width = high - shift
         histograms: dict[int, Tensor] = {}
         for start, stop in job.chunks():
             for index, delta in enumerate(deltas(job, start, stop)):
-                if index not in searches:
-                    continue
-                pattern = _pattern(delta)
-                if above < bits:
-                    pattern = pattern[(pattern >> above) == searches[index].prefix]
-                digit = (pattern >> shift) & ((1 << width) - 1)
-                counted = torch.bincount(digit, minlength=1 << width)
-                histograms[index] = histograms[index].add_(counted) if index in histograms else counted
+                if index in searches:
+                    digits = _digits(delta, searches[index].prefix, bits, high, shift)
+                    counted = torch.bincount(digits, minlength=1 << width)
+                    histograms[index] = histograms[index].add_(counted) if index in histograms else counted
         for index, histogram in histograms.items():
             _descend(searches[index], histogram, width)
-        above = shift
+        high = shift
+
+
+def _digits(delta: Tensor, prefix: int, bits: int, high: int, shift: int) -> Tensor:
+    """The digit at ``shift`` of every magnitude whose digits from ``high`` on are ``prefix``."""
+    pattern = _pattern(delta)
+    if high == bits:
+        return pattern.bitwise_right_shift_(shift)
+    # What shares the prefix is less than the next digit's unit once the prefix is taken off.
+    found = below(pattern.bitwise_xor_(prefix << high), 1 << high)
+    return found.bitwise_right_shift_(shift)
 
 
 def _descend(search: _Search, histogram: Tensor, width: int) -> None:

@@ -9,11 +9,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _ROW = 256
-"""Elements that one thread adds in double precision; divides the block size, so rows never span chunks."""
+"""Elements that are added in the compute type; divides the block size, so rows never span chunks."""
 
 
 class Sum:
-    """Adds chunks in rows of fixed length, and the rows exactly (``math.fsum``): same bits however it is cut."""
+    """Adds chunks in rows of fixed length, and the rows exactly (``math.fsum``): the same bits however it is cut.
+
+    A row's rounding error is a few units in its last place; over a tensor's many rows they average out.
+    """
 
     def __init__(self) -> None:
         self._partials: list[float] = []
@@ -25,22 +28,16 @@ class Sum:
 
     def add(self, chunk: Tensor) -> None:
         """Add all elements of a flat chunk that starts at a multiple of the row length."""
-        import torch
-
         whole = chunk.numel() // _ROW * _ROW
-        rows = [chunk[:whole].view(-1, _ROW), chunk[whole:].view(1, -1)]
-        partials: list[float] = []
-        for part in rows:
+        for part in (chunk[:whole].view(-1, _ROW), chunk[whole:].view(1, -1)):
             if part.numel():
-                partials += part.sum(dim=1, dtype=torch.float64).tolist()
-        # One exact number per chunk would round; two floats (value and remainder) keep fsum's result exact.
-        self._partials += partials
+                self._partials += part.sum(dim=1).tolist()
         if len(self._partials) > 1 << 16:
             self._compact()
 
     def add_product(self, left: Tensor, right: Tensor) -> None:
-        """Add the products of two chunks' elements, each formed in double precision."""
-        self.add(left.double().mul_(right))
+        """Add the products of two chunks' elements."""
+        self.add(left * right)
 
     def _compact(self) -> None:
         # Error-free: fsum of the rest and the negated total is what rounding lost.

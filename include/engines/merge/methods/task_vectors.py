@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from engines.merge.methods.job import TensorJob
+from engines.merge.methods.masks import at_least
 from engines.merge.methods.registry import Kind, Parameter, Scope
 
 if TYPE_CHECKING:
@@ -96,19 +97,20 @@ def _total(chunks: Iterator[Tensor]) -> Tensor:
 def _elect(weighted: list[Tensor], weights: list[float], normalize: bool) -> Tensor:
     import torch
 
-    elected = weighted[0].clone()
-    for chunk in weighted[1:]:
+    elected = torch.add(weighted[0], weighted[1]) if len(weighted) > 1 else weighted[0].clone()
+    for chunk in weighted[2:]:
         elected.add_(chunk)
     # +1 where the sum is at least 0, else -1; a chunk times it is positive exactly where it agrees.
-    sign = elected.ge_(0).mul_(2).sub_(1)
-    mixed, divisor = torch.zeros_like(sign), torch.zeros_like(sign)
-    for chunk, weight in zip(weighted, weights, strict=True):
-        agreeing = chunk.mul_(sign).clamp_(min=0)
-        mixed.add_(agreeing)
-        if normalize:
-            divisor.add_(agreeing.sign_(), alpha=weight)
+    sign = at_least(elected, 0).to(elected.dtype).mul_(2).sub_(1)
+    agreeing = [chunk.mul_(sign).clamp_(min=0) for chunk in weighted]
+    mixed = torch.add(agreeing[0], agreeing[1]) if len(agreeing) > 1 else agreeing[0].clone()
+    for chunk in agreeing[2:]:
+        mixed.add_(chunk)
     if normalize:
-        # Nobody agrees, or the weights of those who do cancel out: nothing to divide by.
-        divisor.masked_fill_(divisor.abs() < ZERO_WEIGHT, 1)
+        divisor = agreeing[0].sign_().mul_(weights[0])
+        for chunk, weight in zip(agreeing[1:], weights[1:], strict=True):
+            divisor.add_(chunk.sign_(), alpha=weight)
+        # Nobody agrees, or the weights of those who do cancel out: divided by 1 instead of next to nothing.
+        divisor.add_(1 - at_least(divisor.abs(), ZERO_WEIGHT).to(divisor.dtype))
         mixed.div_(divisor)
     return mixed.mul_(sign)
