@@ -10,12 +10,12 @@ import numpy as np
 from emep.policy import Policy
 from emep.scheduling._board import Board
 from emep.scheduling._cpu import CpuReservations, place_cpu_job
-from emep.scheduling._entry import Entry, EntryBook, Leaf
+from emep.scheduling._entry import Blocked, Entry, EntryBook, Leaf
 from emep.scheduling._index import ClusterIndex, IntArray
 from emep.scheduling._occupancy import Occupancy
 from emep.scheduling.backfill import earliest
 from emep.scheduling.eligibility import Request
-from emep.scheduling.explain import Blocked, Explainer
+from emep.scheduling.explain import Explainer
 from emep.scheduling.fair_share import FairTree
 from emep.scheduling.model import (
     GpuId,
@@ -65,7 +65,9 @@ class Cycle:
         self._charges: list[tuple[Leaf, float]] = []
         self._cpu_reservations = CpuReservations(self.board)
         self._failed: dict[int, float] = {}
-        """Request (by identity of its shared value) -> least end of a run that did not fit."""
+        """Request (by ``Entry.key``) -> least end of a run that did not fit."""
+        self._full: set[str] = set()
+        """Pools that have all the reservations they may have."""
         self._closed: dict[tuple[str, bool], str] = {}
         """Without backfill: (pool, CPU job?) -> the job that everybody there is behind."""
         for job_id in self.board.promised:
@@ -123,28 +125,21 @@ class Cycle:
                 self.rejections.append(Reject(entry.job.id, *entry.verdict))
         served = self._serve_holders()
         order = PendingOrder(lines, lambda: self.tree)
+        failed, full, promised, now = self._failed, self._full, self.board.promised, self.now
         for entry in order:
+            if entry.simple and entry.pool in full and not promised and entry.job.not_before <= now:
+                # One of the many that can neither preempt nor reserve: has its like failed already?
+                end_that_failed = failed.get(entry.key)
+                if end_that_failed is not None and end_that_failed <= now + entry.limit:
+                    self.blocked.append(entry.blocked)
+                    continue
             if entry.job.id in served:
                 continue
-            blocked = self._glance(entry) or self._consider(entry)
+            blocked = self._consider(entry)
             if blocked is None:
                 order.charged()
             else:
                 self.blocked.append(blocked)
-
-    def _glance(self, entry: Entry) -> Blocked | None:
-        """A quick no for one of the many that plainly cannot start, preempt or reserve; None: look closer."""
-        job, kind = entry.job, entry.kind
-        if not entry.simple or job.not_before > self.now or job.id in self.board.promised:
-            return None
-        allowed = self.policy.reservations
-        pool = entry.request.pools[0]
-        if allowed is None or allowed == 0 or len(self.board.windows.in_pool(pool)) < allowed:
-            return None
-        if kind is not None and self.board.free_of_kind(kind) < entry.request.gpus:
-            return Blocked(entry)
-        failed = self._failed.get(id(entry.request))
-        return Blocked(entry) if failed is not None and failed <= self.now + entry.limit else None
 
     def _consider(self, entry: Entry) -> Blocked | None:
         """Start, preempt or reserve for a job; None if it started, else what is known of why it did not."""
@@ -166,7 +161,7 @@ class Cycle:
         if not is_cpu_job and self._try_preempt(entry, pools):
             return Blocked(entry, holding=True)
         self._reserve(entry, pools)
-        return Blocked(entry)
+        return entry.blocked
 
     # ---- starts --------------------------------------------------------------------------------------------
 
@@ -206,7 +201,7 @@ class Cycle:
         request = entry.request
         if not request.gpus:
             return self._try_start_cpu_job(entry, pools, end)
-        failed = self._failed.get(id(request))
+        failed = self._failed.get(entry.key)
         if failed is not None and failed <= end:
             return False
         for pool in pools:
@@ -214,7 +209,8 @@ class Cycle:
             if gpus is not None:
                 self._start(entry, gpus, pool, "fits")
                 return True
-        self._failed[id(request)] = end
+        enough = any(self.board.free_of_kind(request.filter_for(pool)) >= request.gpus for pool in pools)
+        self._failed[entry.key] = end if enough else -math.inf
         return False
 
     def _try_start_cpu_job(self, entry: Entry, pools: tuple[str, ...], end: float) -> bool:
@@ -241,6 +237,11 @@ class Cycle:
                 return None
             take = place(request, board.whole_room(request, pool))
             return None if take is None else board.pick(take)
+        if (
+            request.plain
+            and board.free_of_kind(kind) - windows.blocked_of_kind(pool, kind, end) < request.gpus
+        ):
+            return None
         take = place(request, board.room(request, pool, end))
         if take is None:
             return None
@@ -290,6 +291,8 @@ class Cycle:
         found = earliest(self.board, job, request, entry.limit, open_pools)
         if found is not None:
             windows.add(found)
+            if allowed is not None and len(windows.in_pool(found.pool)) >= allowed:
+                self._full.add(found.pool)
             self.reserved_at[job.id] = found.at
 
     # ---- the result ----------------------------------------------------------------------------------------

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from emep.policy import Policy
-from emep.scheduling._index import ClusterIndex, Filter
+from emep.scheduling._index import ClusterIndex
 from emep.scheduling.eligibility import Request, request_of, run_limit
 from emep.scheduling.model import Job
 from emep.scheduling.quota import Limit, limits_of
@@ -19,7 +20,20 @@ Leaf = tuple[str, str, str]
 class Entry:
     """One job with everything that follows from it, the policy and the nodes."""
 
-    __slots__ = ("job", "kind", "leaf", "limit", "limits", "request", "simple", "value", "verdict", "victims")
+    __slots__ = (
+        "blocked",
+        "job",
+        "key",
+        "leaf",
+        "limit",
+        "limits",
+        "pool",
+        "request",
+        "simple",
+        "value",
+        "verdict",
+        "victims",
+    )
 
     def __init__(
         self,
@@ -31,6 +45,8 @@ class Entry:
         policy: Policy,
     ) -> None:
         self.job, self.verdict, self.value = job, verdict, value
+        self.blocked = Blocked(self)
+        """What there is to say of most jobs that wait."""
         self._set_request(request)
         limit = run_limit(job, policy)
         self.limit = math.inf if limit is None else limit
@@ -44,12 +60,33 @@ class Entry:
         """Whether it is one of the many: nothing to preempt, no quota, one pool."""
 
     def _set_request(self, request: Request | None) -> None:
-        self.kind: Filter | None = None
-        """The filter of a plain request in one pool."""
+        self.pool = ""
+        """Its pool, if there is but one."""
+        self.key = 0
+        """The same for all jobs with an equal request, while one of them is known."""
         if request is not None:
             self.request: Request = request
-            if request.plain and len(request.pools) == 1:
-                self.kind = request.filter_for(request.pools[0])
+            self.key = id(request)
+            if len(request.pools) == 1:
+                self.pool = request.pools[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A job that was looked at and not started."""
+
+    entry: Entry
+    backing_off: bool = False
+    quota: tuple[Limit, ...] = ()
+    holding: bool = False
+    """Its GPUs are held for it; it waits for victims to go."""
+    behind: str | None = None
+    """No backfill at all: the job that nobody in its pools may pass."""
+
+    @property
+    def job(self) -> Job:
+        """The job itself."""
+        return self.entry.job
 
 
 class EntryBook:

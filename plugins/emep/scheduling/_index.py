@@ -41,6 +41,10 @@ class Domains:
     part_of_cell: IntArray
     """Number of each cell's part: its node's share of its domain; -1 for a cell in no domain."""
     domain_of_part: IntArray
+    members: IntArray
+    """GPUs of each domain, a row each, filled up with the number after the last GPU."""
+    part_members: IntArray
+    """GPUs of each part, likewise."""
 
     def sums(self, cells: IntArray) -> IntArray:
         """Per domain, the sum of a number per cell."""
@@ -235,7 +239,14 @@ class ClusterIndex:
         names, of_cell[inside] = np.unique(keys, return_inverse=True)
         parts = of_cell[inside] * (len(self.nodes) + 1) + self.cell_node[inside]
         part_names, part_of_cell[inside] = np.unique(parts, return_inverse=True)
-        return Domains(of_cell, len(names), part_of_cell, part_names // (len(self.nodes) + 1))
+        return Domains(
+            of_cell,
+            len(names),
+            part_of_cell,
+            part_names // (len(self.nodes) + 1),
+            _rows(of_cell[self.gpu_cell], len(names)),
+            _rows(part_of_cell[self.gpu_cell], len(part_names)),
+        )
 
     def count_states(self, gpus: Iterable[int]) -> dict[str, int]:
         """Why these GPUs take no work, in words, with how many each."""
@@ -272,6 +283,17 @@ def _sums(key: IntArray, values: IntArray, size: int) -> IntArray:
         known = key >= 0
         key, values = key[known], values[known]
     return np.bincount(key, weights=values, minlength=size).astype(np.int64)
+
+
+def _rows(row_of: IntArray, count: int) -> IntArray:
+    """Positions by row number, each row filled up with the length; a row number below 0 is in none."""
+    known = np.flatnonzero(row_of >= 0)
+    known = known[np.argsort(row_of[known], kind="stable")]
+    sizes = np.bincount(row_of[known], minlength=count)
+    rows = np.full((count, int(sizes.max(initial=0))), len(row_of), dtype=np.int64)
+    places = np.arange(len(known)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    rows[row_of[known], places] = known
+    return rows
 
 
 def _labels_fit(node: Node, affinity: Iterable[tuple[str, str]], anti: Iterable[tuple[str, str]]) -> bool:

@@ -45,6 +45,7 @@ class Windows:
         self._profiles: dict[str, Profile] = {}
         self._grids: dict[str, Grid | None] = {}
         self._blocked: dict[tuple[str, int], IntArray] = {}
+        self._blocked_of_kind: dict[tuple[Filter, int], int] = {}
 
     def in_pool(self, pool: str) -> list[Reserved]:
         """Reservations of a pool by time."""
@@ -62,6 +63,7 @@ class Windows:
         if grid is not None:
             grid.take(reserved.gpus, reserved.at, reserved.end)
         self._blocked.clear()
+        self._blocked_of_kind.clear()
 
     # ---- numbers -------------------------------------------------------------------------------------------
 
@@ -133,11 +135,24 @@ class Windows:
             self._blocked[pool, len(held)] = found
         return found
 
+    def blocked_of_kind(self, pool: str, kind: Filter, end: float) -> int:
+        """How many of the GPUs of a kind that are free now are reserved at some time before ``end``."""
+        cells = self.blocked_cells(pool, end)
+        if cells is None:
+            return 0
+        key = (kind, len(self.before(pool, end)))
+        found = self._blocked_of_kind.get(key)
+        if found is None:
+            eligible = self._board.index.eligible_cells(kind)
+            found = self._blocked_of_kind[key] = int(cells[eligible].sum())
+        return found
+
     # ---- what changes --------------------------------------------------------------------------------------
 
     def started(self, pool: str, gpus: IntArray, end: float) -> None:
         """Somebody has these GPUs from now until ``end``."""
         self._blocked.clear()
+        self._blocked_of_kind.clear()
         now, grid = self._board.now, self._grids.get(pool)
         if grid is not None:
             grid.take(gpus, now, end)
@@ -151,6 +166,7 @@ class Windows:
     def upset(self) -> None:
         """Victims go and GPUs are held: what was worked out is to be worked out anew."""
         self._blocked.clear()
+        self._blocked_of_kind.clear()
         self._profiles.clear()
         self._grids.clear()
 

@@ -12,10 +12,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from emep.scheduling._board import Board
-from emep.scheduling._cover import Room, Take, cover
+from emep.scheduling._cover import Room
 from emep.scheduling._grid import Grid
-from emep.scheduling._index import BoolArray, IntArray
+from emep.scheduling._index import BoolArray, Domains, IntArray
 from emep.scheduling._profile import TIME_TOLERANCE
+from emep.scheduling._release import earliest_release
 from emep.scheduling._windows import Reserved
 from emep.scheduling.eligibility import Request
 from emep.scheduling.model import Job
@@ -65,9 +66,19 @@ class _Search:
         if self._others:
             grid = self._board.windows.grid(self._pool)
             return self._one_by_one() if grid is None else self._in_grid(grid)
-        times = self._times()
-        time = self._first(times)
-        return None if time is None else (time, self._open_at(time))
+        return self._alone()
+
+    def _alone(self) -> tuple[float, BoolArray] | None:
+        """Without other reservations, what fits at a time fits later too."""
+        board, request = self._board, self._request
+        released = earliest_release(board.index, request, self._eligible, board.busy_until)
+        time = max(board.now, released)
+        if time == math.inf:
+            return None
+        open_then = self._open_at(time)
+        if board.index.unlimited_nodes or self._fits(time, open_then):
+            return time, open_then
+        return self._one_by_one()
 
     def _times(self) -> list[float]:
         """Times at which something comes free."""
@@ -76,19 +87,6 @@ class _Search:
         times.update(one.end for one in self._others if math.isfinite(one.end))
         times.update(board.host_ends())
         return sorted(time for time in times if time >= board.now)
-
-    def _first(self, times: list[float]) -> float | None:
-        """Binary search: without other reservations, what fits at a time fits later too."""
-        if not self._fits(times[-1], self._open_at(times[-1])):
-            return None
-        low, high = 0, len(times) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if self._fits(times[middle], self._open_at(times[middle])):
-                high = middle
-            else:
-                low = middle + 1
-        return times[low]
 
     def _in_grid(self, grid: Grid) -> tuple[float, BoolArray] | None:
         for time, gpus in grid.open_steps(self._eligible, self._limit, self._request.gpus):
@@ -130,82 +128,75 @@ def choose_sparing(
     board: Board, request: Request, pool: str, open_then: BoolArray, time: float
 ) -> IntArray | None:
     """GPUs for a reservation at a time, as few that are free now as can be; None where it does not fit."""
-    room = room_at(board, request, pool, open_then, time)
-    take = _sparing(request, room, board.index.count_by_cell(open_then & board.free))
-    return None if take is None else _pick_coming(board, take, open_then)
+    index = board.index
+    available = room_at(board, request, pool, open_then, time).available
+    coming = np.minimum(available, index.count_by_cell(open_then & ~board.free))
+    domains = index.domains(request.nvlink, request.level)
+    if request.node_count:
+        inside = _nodes(request, domains, available, coming)
+    else:
+        inside = _domain(request, domains, available, coming)
+    if inside is None:
+        return None
+    most = request.per_node or request.gpus
+    chosen: list[int] = []
+    for unit in inside:
+        counts = _fill(unit, available, coming, most)
+        chosen += _pick_coming(board, counts, open_then)
+    return np.array(sorted(chosen), dtype=np.int64)
 
 
-def _sparing(request: Request, room: Room, free_now: IntArray) -> Take | None:
-    available = room.available
-    coming = available - np.minimum(free_now, available)
-    domain_of = room.index.domains(request.nvlink, request.level).of_cell
-    best: tuple[int, int, int] | None = None
-    for domain in np.unique(domain_of[(available > 0) & (domain_of >= 0)]).tolist():
-        inside = domain_of == domain
-        cost = _scarce(request, room, inside, coming)
-        if cost is not None:
-            best = min(best or (cost + 1, 0, 0), (cost, int(available[inside].sum()), domain))
+def _domain(
+    request: Request, domains: Domains, available: IntArray, coming: IntArray
+) -> list[IntArray] | None:
+    """The cells of the domain that needs the fewest GPUs that are free now, of those the smallest."""
+    size = domains.sums(available)
+    holds = np.flatnonzero(size >= request.gpus)
+    if not len(holds):
+        return None
+    cost = np.maximum(request.gpus - domains.sums(coming)[holds], 0)
+    best = holds[np.lexsort((holds, size[holds], cost))[0]]
+    return [np.flatnonzero(domains.of_cell == best)]
+
+
+def _nodes(
+    request: Request, domains: Domains, available: IntArray, coming: IntArray
+) -> list[IntArray] | None:
+    """The cells of ``node_count`` nodes of one domain that together need the fewest GPUs free now."""
+    parts = np.flatnonzero(domains.part_sums(available) >= request.per_node)
+    cost = np.maximum(request.per_node - domains.part_sums(coming)[parts], 0)
+    order = np.lexsort((parts, cost, domains.domain_of_part[parts]))
+    parts, cost = parts[order], cost[order]
+    best: tuple[int, IntArray] | None = None
+    for domain in np.unique(domains.domain_of_part[parts]).tolist():
+        inside = np.flatnonzero(domains.domain_of_part[parts] == domain)[: request.node_count]
+        total = int(cost[inside].sum())
+        if len(inside) == request.node_count and (best is None or total < best[0]):
+            best = (total, parts[inside])
     if best is None:
         return None
-    return _take_sparing(request, room, domain_of == best[2], coming)
+    return [np.flatnonzero(domains.part_of_cell == part) for part in best[1].tolist()]
 
 
-def _scarce(request: Request, room: Room, inside: BoolArray, coming: IntArray) -> int | None:
-    """How many GPUs that are free now a domain needs for the job; None if it cannot hold it."""
-    if not request.node_count:
-        if int(room.available[inside].sum()) < request.gpus:
-            return None
-        return max(0, request.gpus - int(coming[inside].sum()))
-    costs = _node_costs(request, room, inside, coming)
-    return None if len(costs) < request.node_count else sum(cost for cost, _ in costs[: request.node_count])
+def _fill(cells: IntArray, available: IntArray, coming: IntArray, need: int) -> list[tuple[int, int]]:
+    """What comes free first, cell by cell, and only then what is free now."""
+    counts: dict[int, int] = {}
+    for offered in (coming, available - coming):
+        for cell in cells[offered[cells] > 0].tolist():
+            count = min(need, int(offered[cell]))
+            if count:
+                counts[cell] = counts.get(cell, 0) + count
+                need -= count
+    return list(counts.items())
 
 
-def _node_costs(request: Request, room: Room, inside: BoolArray, coming: IntArray) -> list[tuple[int, int]]:
-    index = room.index
-    size = np.bincount(index.cell_node[inside], weights=room.available[inside], minlength=len(index.nodes))
-    soon = np.bincount(index.cell_node[inside], weights=coming[inside], minlength=len(index.nodes))
-    fitting = np.flatnonzero(size >= request.per_node).tolist()
-    return sorted((max(0, request.per_node - int(soon[node])), node) for node in fitting)
-
-
-def _take_sparing(request: Request, room: Room, inside: BoolArray, coming: IntArray) -> Take | None:
-    index = room.index
-    if not request.node_count:
-        return _fill(room, np.flatnonzero(inside), coming, request.gpus)
-    chosen: list[tuple[int, int]] = []
-    for _, node in _node_costs(request, room, inside, coming)[: request.node_count]:
-        share = _fill(room, np.flatnonzero(inside & (index.cell_node == node)), coming, request.per_node)
-        if share is None:
-            return None
-        chosen += share
-    return tuple(sorted(chosen))
-
-
-def _fill(room: Room, cells: IntArray, coming: IntArray, need: int) -> Take | None:
-    """All from what comes free if that is enough, else all of that and the rest from what is free now."""
-    in_time = int(coming[cells].sum())
-    if in_time >= need:
-        return cover(_with(room, coming), cells, need)
-    rest = cover(_with(room, room.available - coming), cells, need - in_time)
-    if rest is None:
-        return None
-    counts = {cell: int(coming[cell]) for cell in cells.tolist() if coming[cell]}
-    for cell, count in rest:
-        counts[cell] = counts.get(cell, 0) + count
-    return tuple(sorted(counts.items()))
-
-
-def _with(room: Room, available: IntArray) -> Room:
-    return Room(room.index, available, room.group_free, room.node_free, room.spread)
-
-
-def _pick_coming(board: Board, take: Take, open_then: BoolArray) -> IntArray:
+def _pick_coming(board: Board, counts: list[tuple[int, int]], open_then: BoolArray) -> list[int]:
     """In each cell the GPUs that come free before those that are free now, and of these the last."""
     chosen: list[int] = []
-    for cell, count in take:
+    for cell, count in counts:
         first, last = board.index.cell_bounds[cell]
-        found = np.flatnonzero(open_then[first:last])
-        busy = found[~board.free[first:last][found]]
-        idle = found[board.free[first:last][found]][::-1]
-        chosen += (np.concatenate([busy, idle])[:count] + first).tolist()
-    return np.array(sorted(chosen), dtype=np.int64)
+        found = open_then[first:last].nonzero()[0]
+        idle = board.free[first:last][found]
+        order = np.concatenate([found[~idle], found[idle][::-1]])
+        chosen += (order[:count] + first).tolist()
+    return chosen

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from emep.scheduling._index import FloatArray
+from emep.scheduling._release import earliest_release
 from emep.scheduling.eligibility import Request
 from emep.scheduling.model import Job
 from emep.scheduling.order import expected_duration
@@ -21,7 +21,7 @@ from emep.units import format_duration
 
 if TYPE_CHECKING:
     from emep.scheduling._cycle import Cycle
-    from emep.scheduling.explain import Blocked
+    from emep.scheduling._entry import Blocked
 
 Estimate = tuple[float | None, str]
 
@@ -32,7 +32,6 @@ class Estimator:
     def __init__(self, cycle: Cycle) -> None:
         self._cycle = cycle
         self._own: dict[Request, float] = {}
-        self._tables: dict[object, tuple[FloatArray, np.ndarray]] = {}
         self._lines: dict[str, _Line] = {}
 
     def estimate_all(self) -> dict[str, Estimate]:
@@ -76,32 +75,10 @@ class Estimator:
 
     def _earliest_in(self, request: Request, pool: str) -> float:
         """When the first domain has enough GPUs free; exact but for host memory, cores and reservations."""
-        index = self._cycle.index
-        domains = index.domains(request.nvlink, request.level)
-        if not request.node_count:
-            times, of = self._table(request, pool, domains.of_cell, (request.nvlink, request.level))
-            return _kth_in_any(times, of, request.gpus)
-        times, of = self._table(request, pool, domains.part_of_cell, (request.nvlink, request.level, "parts"))
-        ready, parts = _kth_in_each(times, of, request.per_node)
-        order = np.lexsort((ready, domains.domain_of_part[parts]))
-        return _kth_in_any(ready[order], domains.domain_of_part[parts][order], request.node_count)
-
-    def _table(
-        self, request: Request, pool: str, key_of_cell: np.ndarray, kind: object
-    ) -> tuple[FloatArray, np.ndarray]:
-        """Release times of the GPUs the request could use, sorted by domain, then time."""
         board, index = self._cycle.board, self._cycle.index
-        wanted = (request.filter_for(pool), kind)
-        found = self._tables.get(wanted)
-        if found is None:
-            key = key_of_cell[index.gpu_cell]
-            usable = (
-                index.eligible_cells(request.filter_for(pool))[index.gpu_cell] & index.gpu_usable & (key >= 0)
-            )
-            times, of = np.maximum(board.busy_until[usable], self._cycle.now), key[usable]
-            order = np.lexsort((times, of))
-            found = self._tables[wanted] = (times[order], of[order])
-        return found
+        kind = request.filter_for(pool)
+        eligible = index.eligible_cells(kind)[index.gpu_cell] & index.gpu_usable
+        return max(self._cycle.now, earliest_release(index, request, eligible, board.busy_until))
 
     def _why_never(self, request: Request) -> str:
         board, index = self._cycle.board, self._cycle.index
@@ -181,18 +158,3 @@ class _Line:
             if duration < math.inf:
                 heappush(self._releases, (start + duration, need))
         return start
-
-
-def _kth_in_each(times: FloatArray, of: np.ndarray, count: int) -> tuple[FloatArray, np.ndarray]:
-    """For each domain with at least ``count`` entries the ``count``-th time, and the domains."""
-    if not len(of):
-        return times, of
-    names, first, sizes = np.unique(of, return_index=True, return_counts=True)
-    large = sizes >= count
-    return times[first[large] + count - 1], names[large]
-
-
-def _kth_in_any(times: FloatArray, of: np.ndarray, count: int) -> float:
-    """The earliest time at which some domain has ``count`` entries; inf if none ever has."""
-    ready, _ = _kth_in_each(times, of, count)
-    return float(ready.min(initial=math.inf))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from emep.policy import Policy
-from emep.scheduling._entry import Entry
+from emep.scheduling._entry import Blocked
 from emep.scheduling.eligibility import Request, run_limit
 from emep.scheduling.estimate import Estimator
 from emep.scheduling.fair_share import FairTree
@@ -25,24 +25,6 @@ from emep.units import format_duration
 
 if TYPE_CHECKING:
     from emep.scheduling._cycle import Cycle
-
-
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """A job that was looked at and not started."""
-
-    entry: Entry
-    backing_off: bool = False
-    quota: tuple[Limit, ...] = ()
-    holding: bool = False
-    """Its GPUs are held for it; it waits for victims to go."""
-    behind: str | None = None
-    """No backfill at all: the job that nobody in its pools may pass."""
-
-    @property
-    def job(self) -> Job:
-        """The job itself."""
-        return self.entry.job
 
 
 @dataclass(slots=True)

@@ -90,7 +90,8 @@ class PendingOrder:
             lines = self._lines.by_class[value]
             if len(lines) == 1:
                 for line in lines.values():
-                    yield from (entry for _, entry in line)
+                    for item in line:
+                        yield item[1]
             elif lines:
                 yield from _Merge(lines, self._tree()).run(self)
 
