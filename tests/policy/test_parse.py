@@ -303,6 +303,29 @@ def test_a_file_that_is_no_yaml_is_told_the_line() -> None:
     assert said("half_life: 7d\norder: [").startswith("p.yaml:2: is not YAML (")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "? [a, b]\n: 1",
+        "a: &x {b: *x}",
+        "queues: &q {merge: *q}",
+        "!!python/object/apply:os.getcwd []",
+        "half_life: 2026-01-01",
+        "half_life: true",
+        "classes: {high: [1]}",
+        "queues: {merge: [weight]}",
+        "projects: {a: {users: [ann]}}",
+        "projects: {a: 3}",
+        "tiers: [high]",
+        "\x00",
+        "null: 1",
+    ],
+)
+def test_whatever_else_stands_in_a_file_is_told_in_one_line(text: str) -> None:
+    assert said(text).startswith("p.yaml")
+    assert "\n" not in said(text)
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(PolicyError) as caught:
         load_policy(tmp_path / "none.yaml")

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path as FilePath
-from typing import Any
 
 import yaml
 
@@ -66,6 +65,8 @@ def parse_policy_text(text: str, source: str = "policy", base: Policy | None = N
         words = getattr(problem, "problem", None) or "unreadable"
         line = None if mark is None else mark.line + 1
         raise PolicyError(f"is not YAML ({words})", (), source, line) from problem
+    except RecursionError:
+        raise PolicyError("refers to itself by an alias: write the values out", (), source) from None
     try:
         return parse_policy(mapping, source=source, base=base)
     except PolicyError as problem:
@@ -75,8 +76,10 @@ def parse_policy_text(text: str, source: str = "policy", base: Policy | None = N
 def _refuse_repeated_keys(node: yaml.Node | None, path: Path, source: str) -> None:
     """YAML takes the last of two equal keys without a word; half a policy would be ignored unseen."""
     if isinstance(node, yaml.MappingNode):
-        seen: set[Any] = set()
+        seen: set[str] = set()
         for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
             if key.value in seen:
                 raise PolicyError(
                     "is given twice: keep one", (*path, key.value), source, key.start_mark.line + 1
