@@ -240,6 +240,27 @@ def test_a_silent_node_gets_nothing_new(bench: Bench) -> None:
     assert bench.job(job).nodes == ["n1"]
 
 
+def test_an_agent_that_leaves_gets_nothing_more_until_it_registers_again(bench: Bench) -> None:
+    bench.node("n0")
+    job = bench.submit()
+    bench.plan()
+    bench.ledger.check_in("n0", [], leaving=True)
+    assert not bench.ledger.nodes("n0")[0].alive
+    bench.clock.advance(1)
+    bench.ledger.tick()
+    back = bench.job(job)
+    assert (back.state, "shut down" in back.reason) == (JobState.PENDING, True)
+    bench.clock.advance(9)
+    bench.report("n0")
+    other = bench.submit()
+    bench.plan()
+    assert bench.job(other).state is JobState.PENDING
+    bench.node("n0")
+    bench.poll("n0")
+    bench.plan()
+    assert bench.job(other).state is JobState.STARTING
+
+
 def test_a_node_that_is_gone_can_be_forgotten(bench: Bench) -> None:
     bench.node("n0")
     with pytest.raises(ConflictError, match="alive"):

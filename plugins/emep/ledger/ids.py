@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import threading
 
 LEASE_PREFIX = "emep-lease."
 AGENT_PREFIX = "emep-agent."
@@ -19,12 +20,28 @@ def _base32(value: int, length: int) -> str:
     return "".join(reversed(digits))
 
 
-def new_job_id(now: float) -> str:
-    """An id of 16 characters that sorts by ``now`` (seconds since 1970).
+class JobIds:
+    """Ids of 16 characters that sort by time: 9 of milliseconds, 7 (35 bits) that begin at random.
 
-    9 of milliseconds, 7 (35 bits) random.
+    Within one millisecond they count up, so jobs that one server takes in together keep their order.
     """
-    return _base32(int(now * 1000), 9) + _base32(secrets.randbits(35), 7)
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._last = (-1, 0)
+
+    def new(self, now: float) -> str:
+        """An id for a job submitted at ``now`` (seconds since 1970)."""
+        moment = int(now * 1000)
+        with self._mutex:
+            before, count = self._last
+            # One bit less than there is room for: counting up within a millisecond never overflows.
+            count = count + 1 if moment == before else secrets.randbits(34)
+            self._last = (moment, count)
+        return _base32(moment, 9) + _base32(count, 7)
+
+
+job_ids = JobIds()
 
 
 def allocation_id(job_id: str, epoch: int) -> str:

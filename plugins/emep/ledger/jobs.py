@@ -12,7 +12,7 @@ from emep.api.schemas import Changes, JobRequest, JobState, JobView, Page
 from emep.exceptions import ConflictError, InvalidError, RejectedJobError
 from emep.ledger.base import LedgerBase
 from emep.ledger.database import Transaction
-from emep.ledger.ids import new_job_id
+from emep.ledger.ids import job_ids
 from emep.ledger.repository import (
     changed_jobs,
     clock_row,
@@ -111,7 +111,7 @@ class Jobs(LedgerBase):
         policy = self.policy
         gpus, nodes = gang_size(request)
         task = request.airflow
-        job_id = new_job_id(tx.now)
+        job_id = job_ids.new(tx.now)
         job = Job(
             id=job_id,
             state=JobState.PENDING.value,

@@ -68,6 +68,7 @@ class Nodes(LedgerBase):
         node.network_bandwidth_gbps = request.network_bandwidth_gbps
         node.registrations += 1
         node.last_report_at = node.last_check_at = tx.now
+        node.has_left = False
         tx.session.flush()
         self._take_from_dead_nodes(tx, request)
         known = {
@@ -212,10 +213,11 @@ class Nodes(LedgerBase):
 
     # ---- orders --------------------------------------------------------------------------------------------
 
-    def check_in(self, name: str, running: Sequence[RunningAllocation]) -> None:
+    def check_in(self, name: str, running: Sequence[RunningAllocation], *, leaving: bool = False) -> None:
         """An agent's poll arrives: it is alive, and what it does not list does not run there (any more).
 
-        GPUs of allocations that are over are offered again from here on; what it lists has been started.
+        GPUs of allocations that are over are offered again from here on; what it lists has been started. An
+        agent that is ``leaving`` gets nothing more until it registers again.
         """
         with self.database.read() as session:
             node = get_node(session, name)
@@ -227,10 +229,10 @@ class Nodes(LedgerBase):
                 for on_node, allocation in rows
             )
             is_fresh = self.now - node.last_report_at < self.policy.health.report_every / 2
-        if is_news or not is_fresh:
-            self.database.write(lambda tx: self._check_in(tx, name, listed))
+        if is_news or leaving or not is_fresh:
+            self.database.write(lambda tx: self._check_in(tx, name, listed, leaving))
 
-    def _check_in(self, tx: Transaction, name: str, listed: set[str]) -> None:
+    def _check_in(self, tx: Transaction, name: str, listed: set[str], leaving: bool) -> None:
         node = get_node(tx.session, name, lock=True)
         was_silent = tx.now - node.last_report_at > self.alive_for()
         node.last_report_at = tx.now
@@ -239,7 +241,11 @@ class Nodes(LedgerBase):
                 on_node.started = True
             elif _is_over(allocation):
                 self.confirm_gone(tx, allocation, name)
-        if was_silent:
+        if leaving and not node.has_left:
+            node.has_left = True
+            tx.session.flush()
+            tx.emit("node_left", node=name, actor="agent", reason="its agent has ended")
+        elif was_silent:
             tx.emit("node_back", node=name, actor="agent", reason="its agent polls again")
 
     def orders(self, name: str, running: Sequence[RunningAllocation]) -> tuple[PollAnswer, bool]:
@@ -315,7 +321,7 @@ class Nodes(LedgerBase):
         def work(tx: Transaction) -> None:
             node = get_node(tx.session, name, lock=True)
             rows = node_allocations(tx.session, name)
-            if tx.now - node.last_report_at <= self.alive_for():
+            if not node.has_left and tx.now - node.last_report_at <= self.alive_for():
                 raise ConflictError(f"node {name} is alive: stop its agent first")
             if any(AllocationState(allocation.state) in LIVE_ALLOCATION_STATES for _, allocation in rows):
                 raise ConflictError(f"node {name} still holds work: wait for its leases to run out")

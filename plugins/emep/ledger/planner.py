@@ -168,7 +168,8 @@ class Planner:
 
     def _alive_nodes(self, tx: Transaction) -> set[str]:
         since = tx.now - self.ledger.alive_for()
-        return set(tx.session.scalars(select(Node.name).where(Node.last_report_at >= since, ~Node.drain)))
+        alive = (Node.last_report_at >= since, ~Node.drain, ~Node.has_left)
+        return set(tx.session.scalars(select(Node.name).where(*alive)))
 
     def _start(self, tx: Transaction, start: Start, gpus: Mapping[GpuId, Gpu], alive: set[str]) -> None:
         job = tx.session.get(Job, start.job_id, with_for_update=True, populate_existing=True)

@@ -107,7 +107,7 @@ class Reclaim(Allocations, Nodes):
         on_silent_node = (
             select(AllocationNode.allocation_id)
             .join(Node, Node.name == AllocationNode.node)
-            .where(Node.last_report_at < silent)
+            .where(or_(Node.last_report_at < silent, Node.has_left))
         )
         query = select(Allocation.id).where(
             Allocation.state.in_(_LIVE),
@@ -138,13 +138,15 @@ class Reclaim(Allocations, Nodes):
     def _why_lost(self, tx: Transaction, allocation: Allocation) -> tuple[str, str]:
         lease = self.policy.lease
         if allocation.state == AllocationState.GRANTED.value:
-            silent = tx.session.scalars(
-                select(Node.name).where(
-                    Node.name.in_(allocation.nodes), Node.last_report_at < tx.now - lease.expiry
+            gone = tx.session.execute(
+                select(Node.name, Node.has_left).where(
+                    Node.name.in_(allocation.nodes),
+                    or_(Node.last_report_at < tx.now - lease.expiry, Node.has_left),
                 )
             ).first()
-            if silent is not None:
-                return "node_lost", f"node {silent} has been silent for {format_duration(lease.expiry)}"
+            if gone is not None:
+                silence = f"has been silent for {format_duration(lease.expiry)}"
+                return "node_lost", f"node {gone[0]} {'has been shut down' if gone[1] else silence}"
             if allocation.deadline < tx.now:
                 after = format_duration(tx.now - allocation.granted_at)
                 return (

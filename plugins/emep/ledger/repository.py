@@ -198,7 +198,7 @@ def node_views(session: Session, now: float, alive_for: float, name: str | None 
             cpu=node.cpu,
             memory=node.memory,
             network_bandwidth_gbps=node.network_bandwidth_gbps,
-            alive=now - node.last_report_at <= alive_for,
+            alive=not node.has_left and now - node.last_report_at <= alive_for,
             last_report_at=to_datetime(node.last_report_at),
             gpus=by_node.get(node.name, []),
         )

@@ -89,7 +89,7 @@ def read_nodes(session: Session, alive_since: float) -> tuple[model.Node, ...]:
             cpu=node.cpu,
             memory=node.memory,
             network_bandwidth_gbps=node.network_bandwidth_gbps,
-            schedulable=not node.drain and node.last_report_at >= alive_since,
+            schedulable=not (node.drain or node.has_left) and node.last_report_at >= alive_since,
         )
         for node in session.execute(select(*Node.__table__.c).order_by(Node.name))
     )

@@ -148,6 +148,8 @@ class Node(Base):
     last_check_at: Mapped[float] = mapped_column(Double)
     """Up to when its health checks are counted, good or failed."""
     drain: Mapped[bool] = mapped_column(Boolean, default=False)
+    has_left: Mapped[bool] = mapped_column(Boolean, default=False)
+    """Its agent has said goodbye: nothing new until it registers again."""
 
 
 class Gpu(Base):

@@ -62,8 +62,10 @@ newest_poll: dict[str, Subscription] = {}
 
 
 def supersede(node: str, subscription: Subscription) -> None:
-    """From now on this poll gets the node's orders. The agent gave the one before up, as its list of what
-    runs has changed: that one answers with nothing, or it would take orders along that nobody reads.
+    """From now on this poll gets the node's orders.
+
+    The agent gave the one before up, as its list of what runs has changed: that one answers with nothing, or
+    it would take orders along that nobody reads.
     """
     before = newest_poll.get(node)
     newest_poll[node] = subscription
@@ -113,14 +115,14 @@ async def poll(name: NodeName, request: PollRequest, _: Agent, runtime: RuntimeD
     deadline = clock() + request.timeout
     async with follower.subscribe(node_topic(name)) as subscription:
         supersede(name, subscription)
-        await run_in_threadpool(ledger.check_in, name, request.running)
+        await run_in_threadpool(ledger.check_in, name, request.running, leaving=request.leaving)
         while True:
             answer, wants_confirmation = await run_in_threadpool(ledger.orders, name, request.running)
             if newest_poll[name] is not subscription:
                 return PollAnswer(orders=[])
             fresh = gate.fresh(name, answer.orders)
             left = deadline - clock()
-            if fresh or wants_confirmation or left <= 0 or follower.is_stopping:
+            if fresh or wants_confirmation or left <= 0 or request.leaving or follower.is_stopping:
                 gate.note(name, fresh)
                 return PollAnswer(orders=fresh)
             # Orders that were given lately come again, or turn into an abort, without any event.

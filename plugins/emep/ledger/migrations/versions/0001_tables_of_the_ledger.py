@@ -128,6 +128,7 @@ def upgrade() -> None:
         sa.Column("last_report_at", sa.Double(), nullable=False),
         sa.Column("last_check_at", sa.Double(), nullable=False),
         sa.Column("drain", sa.Boolean(), nullable=False),
+        sa.Column("has_left", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("emep_node_pkey")),
     )
     op.create_table(
