@@ -286,7 +286,7 @@ def test_an_agent_that_is_told_to_end_ends_what_it_started(
     assert gone(pid, timeout=0)
     assert api.ended("a1").exit_code == 75
     assert api.ended("a1").message == "the agent of node n1 was stopped"
-    assert api.polls[-1].running == []
+    assert (api.polls[-1].running, api.polls[-1].leaving) == ([], True)
 
 
 def test_a_node_that_the_api_forgot_registers_anew(api: SmallApi, start_agent: Start) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -62,34 +61,6 @@ def print_json(document: Any) -> None:
     """A document, indented, as the API answered it."""
     json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
     print()
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, header: bool = True) -> None:
-    """A table with as much of the last column as fits; a column ``>NAME`` is set to the right."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    # Into a pipe nothing is cut: whoever reads that has no screen's edge.
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
-    table = Table(box=None, pad_edge=False, show_header=header, header_style="bold")
-    for number, column in enumerate(columns):
-        last = number == len(columns) - 1
-        table.add_column(
-            column.lstrip(">"),
-            justify="right" if column.startswith(">") else "left",
-            no_wrap=True,
-            overflow="ellipsis" if last else "fold",
-        )
-    for row in rows:
-        table.add_row(*(_cell(value) if isinstance(value, Text) else Text(_cell(value)) for value in row))
-    Console(width=width, highlight=False, soft_wrap=False).print(table)
-
-
-def _cell(value: Any) -> Any:
-    if value is None or value == "":
-        return "-"
-    return value if not isinstance(value, int | float) else f"{value:g}"
 
 
 def since(moment: str | None, until: str | None = None) -> str:

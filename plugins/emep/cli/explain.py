@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from emep.cli.common import add_read_arguments, connect, print_json, print_table
+from emep.cli.common import add_read_arguments, connect, print_json
+from emep.cli.table import print_table
 
 DESCRIPTION = "Say why a job waits, with its position, every term of its score, and its estimated start."
 

@@ -11,9 +11,9 @@ from emep.cli.common import (
     compact_indices,
     connect,
     print_json,
-    print_table,
     since,
 )
+from emep.cli.table import print_table
 from emep.units import format_memory
 
 DESCRIPTION = "List nodes, their GPUs, NVLink groups and health."
@@ -43,13 +43,15 @@ def run(args: argparse.Namespace) -> int:
         print("no node: start `emep agent` on one")
     elif args.gpus or args.node:
         columns = ["GPU", "STATE", "JOB", "TYPE", ">MEMORY", ">USED", ">BUSY", ">TEMP", "GROUP", "WHY"]
-        print_table(columns, [gpu_row(node, gpu) for node in nodes for gpu in node["gpus"]])
+        rows = [gpu_row(node, gpu) for node in nodes for gpu in node["gpus"]]
+        print_table(columns, rows, optional=(">TEMP", ">USED", ">MEMORY", "GROUP", "TYPE"))
     else:
         columns = [
-            "NODE", "STATE", "POOL", "RACK", ">CPUS", ">MEMORY", "GPUS", ">FREE", ">HELD", ">OUT",
-            "FREE IN EACH GROUP", ">REPORT",
+            "NODE", "STATE", "POOL", "RACK", ">CPUS", ">MEMORY", "GPUS", ">FREE", ">HELD", ">OUT", ">REPORT",
+            "FREE IN EACH GROUP",
         ]  # fmt: skip
-        print_table(columns, [node_row(node) for node in nodes])
+        rows = [node_row(node) for node in nodes]
+        print_table(columns, rows, optional=(">REPORT", ">MEMORY", ">CPUS", "RACK", "POOL"))
     return 0
 
 
@@ -72,8 +74,8 @@ def node_row(node: dict[str, Any]) -> list[object]:
         len(free),
         len(held),
         len(gpus) - len(free) - len(held),
-        groups(node),
         since(node["last_report_at"]),
+        groups(node),
     ]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from emep.cli.common import add_read_arguments, all_pages, connect, print_json, print_table, since
+from emep.cli.common import add_read_arguments, all_pages, connect, print_json, since
+from emep.cli.table import print_table
 
 DESCRIPTION = "List pending and running jobs, those that run first."
 LIVE = "running,yielding,starting,pending"
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     order = {name: number for number, name in enumerate(LIVE.split(","))}
     jobs.sort(key=lambda job: (order.get(job["state"], len(order)), job["submitted_at"]))
     columns = ["JOB", "STATE", ">GPUS", "WHERE", "CLASS", "QUEUE", "PROJECT", "USER", "TYPE", ">TIME", "WHY"]
-    print_table(columns, [row(job) for job in jobs])
+    print_table(columns, [row(job) for job in jobs], optional=("USER", "QUEUE", "TYPE", "PROJECT", "CLASS"))
     if total > len(jobs):
         print(f"({total - len(jobs)} more; see --limit)")
     return 0
