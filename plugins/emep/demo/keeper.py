@@ -86,19 +86,17 @@ class Keeper:
 
     def reap(self) -> None:
         """Take leave of what has ended; orphans that came here are reaped silently."""
-        for pid, (name, process) in list(self.children.items()):
-            code = process.poll()
-            if code is not None:
-                del self.children[pid]
-                self.say(event="exited", name=name, pid=pid, code=code)
-        own = {pid for pid, _ in self.children.items()}
-        for pid in descendants(os.getpid()):
-            if pid in own:
-                continue
+        while True:
             try:
-                os.waitpid(pid, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                continue
+                return
+            if pid == 0:
+                return
+            if (child := self.children.pop(pid, None)) is not None:
+                name, process = child
+                process.returncode = os.waitstatus_to_exitcode(status)
+                self.say(event="exited", name=name, pid=pid, code=process.returncode)
 
     def stop_all(self) -> None:
         """Ask every process group to end, wait, then kill whatever is left of it, as long as something is."""
