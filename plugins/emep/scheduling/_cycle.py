@@ -127,7 +127,12 @@ class Cycle:
         order = PendingOrder(lines, lambda: self.tree)
         failed, full, promised, now = self._failed, self._full, self.board.promised, self.now
         for entry in order:
-            if entry.simple and entry.pool in full and not promised and entry.job.not_before <= now:
+            if (
+                entry.simple
+                and entry.pool in full
+                and entry.job.not_before <= now
+                and (not promised or entry.job.id not in promised)
+            ):
                 # One of the many that can neither preempt nor reserve: has its like failed already?
                 end_that_failed = failed.get(entry.key)
                 if end_that_failed is not None and end_that_failed <= now + entry.limit:

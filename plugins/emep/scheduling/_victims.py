@@ -41,6 +41,11 @@ class Candidate:
             lost = max(0.0, now - (allocation.start_time if since is None else since))
         return Candidate(allocation.job, tuple(gpus), class_value, lost, allocation.start_time)
 
+    def greedy_key(self, freed: int, *, by_class: bool = True) -> SetKey:
+        """The order of sets for one at a time that would free so many GPUs of use: work by GPU freed."""
+        value = self.class_value if by_class else 0.0
+        return (value, self.work_lost / freed, len(self.gpus) - freed, -self.start_time, self.job.id)
+
     @property
     def work_lost(self) -> float:
         """GPU-seconds."""
@@ -79,25 +84,27 @@ class Contest:
 
     def key(self, victims: Sequence[Candidate]) -> SetKey:
         """The order of sets."""
-        work: dict[float, float] = {}
-        for one in victims:
-            value = one.class_value if self.by_class else 0.0
-            work[value] = work.get(value, 0.0) + one.work_lost
-        values = sorted(work, reverse=True)
-        return (
-            values[0] if values else 0.0,
-            _ByClass(work),
-            len(victims),
-            sum(len(one.gpus) for one in victims),
-            tuple(sorted(-one.start_time for one in victims)),
-            tuple(sorted(one.job.id for one in victims)),
-        )
+        return set_key(victims, by_class=self.by_class)
 
     def greedy_key(self, one: Candidate) -> SetKey:
-        """The same order for one candidate at a time, work by GPU that it would free."""
-        freed = sum(self.cells_of[one.job.id].values())
-        value = one.class_value if self.by_class else 0.0
-        return (value, one.work_lost / freed, len(one.gpus) - freed, -one.start_time, one.job.id)
+        """The same order for one candidate at a time."""
+        return one.greedy_key(sum(self.cells_of[one.job.id].values()), by_class=self.by_class)
+
+
+def set_key(victims: Sequence[Candidate], *, by_class: bool = True) -> SetKey:
+    """The order of sets of victims; without classes (a guarantee is taken back) by the work lost first."""
+    work: dict[float, float] = {}
+    for one in victims:
+        value = one.class_value if by_class else 0.0
+        work[value] = work.get(value, 0.0) + one.work_lost
+    return (
+        max(work, default=0.0),
+        _ByClass(work),
+        len(victims),
+        sum(len(one.gpus) for one in victims),
+        tuple(sorted(-one.start_time for one in victims)),
+        tuple(sorted(one.job.id for one in victims)),
+    )
 
 
 class _ByClass:
@@ -172,8 +179,18 @@ def _greedy(contest: Contest) -> list[Candidate] | None:
     found = best[1] if best is not None and contest.feasible(best[1]) else _prefix(contest, ordered)
     if found is None:
         return None
-    found = _prune(contest, found)
+    found = prune(contest, found)
     return found if contest.allow(found) else None
+
+
+def prune(contest: Contest, victims: list[Candidate]) -> list[Candidate]:
+    """Let go whoever is not needed, the dearest first."""
+    kept = list(victims)
+    for one in sorted(victims, key=contest.greedy_key, reverse=True):
+        rest = [other for other in kept if other is not one]
+        if contest.feasible(rest):
+            kept = rest
+    return kept
 
 
 def _by_domain(contest: Contest, ordered: list[Candidate]) -> list[list[Candidate]]:
@@ -254,13 +271,3 @@ def _prefix(contest: Contest, ordered: list[Candidate]) -> list[Candidate] | Non
         else:
             low = middle + 1
     return ordered[:low]
-
-
-def _prune(contest: Contest, victims: list[Candidate]) -> list[Candidate]:
-    """Let go whoever is not needed, the dearest first."""
-    kept = list(victims)
-    for one in sorted(victims, key=contest.greedy_key, reverse=True):
-        rest = [other for other in kept if other is not one]
-        if contest.feasible(rest):
-            kept = rest
-    return kept

@@ -15,8 +15,9 @@ import numpy as np
 
 from emep.scheduling._board import Board
 from emep.scheduling._entry import Entry
-from emep.scheduling._index import BoolArray, IntArray
-from emep.scheduling._victims import Candidate, Contest, cheapest
+from emep.scheduling._field import Field
+from emep.scheduling._index import BoolArray, Filter, IntArray
+from emep.scheduling._victims import EXACT_CANDIDATES, Candidate, Contest, cheapest, prune
 from emep.scheduling.eligibility import Request, is_preemptible
 from emep.scheduling.model import Job
 from emep.scheduling.placement import place
@@ -55,6 +56,8 @@ class Preemption:
         self._board, self._holdings, self._policy = board, holdings, board.policy
         self._by_class: dict[tuple[str, str], list[Candidate]] | None = None
         self._evicted: set[str] = set()
+        self._fields: dict[tuple[frozenset[tuple[str, str]], Filter], Field] = {}
+        """Candidates by the classes they are of and the kind of GPU that is asked for."""
         self._failed: dict[tuple[int, object, str], float] = {}
 
     # ---- candidates ----------------------------------------------------------------------------------------
@@ -139,13 +142,49 @@ class Preemption:
         failed = self._failed.get(key)
         if failed is not None and failed <= end:
             return None
-        victims = self.victims_for(job)
-        for pool in pools if victims else ():
-            choice = self._choose(job, request, pool, end, victims, "priority")
+        for pool in pools if self._has_victims(job) else ():
+            choice = self._choose_by_class(job, request, pool, end)
             if choice is not None:
                 return choice
         self._failed[key] = end
         return None
+
+    def _choose_by_class(self, job: Job, request: Request, pool: str, end: float) -> Choice | None:
+        """Victims by class; few candidates are compared exactly, many by way of a field kept for the plan."""
+        field = self._field(job, request, pool)
+        if len(field) <= EXACT_CANDIDATES:
+            return self._choose(job, request, pool, end, self.victims_for(job), "priority")
+        board, index = self._board, self._board.index
+        blocked = board.windows.blocked_gpus(pool, end)
+        kept = np.zeros(0, dtype=np.int64) if blocked is None else np.flatnonzero(blocked)
+        eligible = index.eligible_cells(request.filter_for(pool))
+        base = np.where(eligible, index.count_by_cell(self._base(job, pool, end)), 0)
+        found = field.cheapest(request, base, kept)
+        if found is None:
+            return None
+        victims, is_minimal = found
+        if not is_minimal or not index.unlimited_nodes:
+            contest = self._contest(job, request, pool, end, victims, "priority")
+            if contest is None:
+                # Cores or memory are short where GPUs are not: look at every candidate.
+                return self._choose(job, request, pool, end, self.victims_for(job), "priority")
+            victims = prune(contest, victims)
+        return self._with(job, request, pool, end, victims, "priority")
+
+    def _field(self, job: Job, request: Request, pool: str) -> Field:
+        classes = self._policy.victim_classes(job.queue, job.priority)
+        kind = request.filter_for(pool)
+        found = self._fields.get((classes, kind))
+        if found is None:
+            index = self._board.index
+            usable = index.eligible_cells(kind)[index.gpu_cell] & index.gpu_usable
+            found = Field(index, usable.tolist(), self.victims_for(job))
+            self._fields[classes, kind] = found
+        return found
+
+    def _has_victims(self, job: Job) -> bool:
+        classes = self._policy.victim_classes(job.queue, job.priority)
+        return bool(classes) and any(pair in classes for pair in self._all())
 
     def _choose(
         self, job: Job, request: Request, pool: str, end: float, candidates: list[Candidate], code: str
@@ -154,8 +193,12 @@ class Preemption:
         if contest is None:
             return None
         victims = cheapest(contest)
-        if victims is None:
-            return None
+        return None if victims is None else self._with(job, request, pool, end, victims, code)
+
+    def _with(
+        self, job: Job, request: Request, pool: str, end: float, victims: list[Candidate], code: str
+    ) -> Choice | None:
+        """The choice of these victims, with the placement that they make room for."""
         chosen = self._base(job, pool, end)
         for victim in victims:
             chosen[list(victim.gpus)] = True
@@ -234,6 +277,8 @@ class Preemption:
         """The victims are told, and the GPUs are held for the preemptor from now on."""
         for victim in choice.victims:
             self._evicted.add(victim.job.id)
+            for field in self._fields.values():
+                field.remove(victim.job.id)
             self._board.evict(victim.job)
         self._board.promise(job, choice.gpus)
         self._holdings.add(job, choice.pool, job.gpu_count)
