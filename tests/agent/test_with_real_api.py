@@ -146,10 +146,16 @@ def test_a_real_engine_outlives_its_agent_and_is_adopted_by_the_next(
     until(lambda: client.job(job.id).state is JobState.RUNNING)
     process.kill()
     process.wait()
-    agent("adopting", REAL_ENGINE)
+    process = agent("adopting", REAL_ENGINE)
+    until(lambda: "is adopted" in (folder / "agent.log").read_text())
     task.answer()
     job = ended(client, job)
     assert (job.state, job.exit_code, job.epoch, job.requeues) == (JobState.COMPLETED, 0, 1, 0), job.reason
+    process.terminate()
+    assert process.wait(30) == 0
+    assert not client.node("adopting").alive, (
+        "an agent that leaves says so, and nothing more is granted there"
+    )
 
 
 def test_a_preempted_engine_that_cannot_stop_is_killed_and_runs_again_later(

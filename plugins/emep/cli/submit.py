@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from emep.cli.common import UsageError, add_api_argument, connect, print_json
 
@@ -129,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
         print_json(started)
     else:
         print(f"{dag_id} {run_id} is {started['state']}: follow it with `emep queue`, or in the UI:")
-        print(f"{client.settings.airflow_url}/dags/{dag_id}/runs/{run_id}")
+        print(f"{client.settings.airflow_url}/dags/{dag_id}/runs/{quote(run_id, safe='')}")
     return 0
 
 
