@@ -91,7 +91,11 @@ class Preemption:
         ]
 
     def borrowers_for(self, job: Job, pool: str) -> list[Candidate]:
-        """From whom a job within its guarantee may take GPUs of the pool back."""
+        """From whom a job within its guarantee may take GPUs of the pool back.
+
+        A job that was evicted takes back only from what ran before it was submitted: whoever evicted it has
+        started since, so that two owners never evict each other in turn.
+        """
         if not self._holdings.guarantee_left(job, pool):
             return []
         own = {limit.label for limit in self._holdings.limits(job) if limit.guaranteed.get(pool, 0) > 0}
@@ -99,6 +103,8 @@ class Preemption:
         for (queue, name), candidates in sorted(self._all().items()):
             if self._may_reclaim(job, queue, name):
                 found += [one for one in candidates if self._is_borrower(one, own, pool)]
+        if job.preempted:
+            found = [one for one in found if one.start_time < job.submit_time]
         return found
 
     def _may_reclaim(self, job: Job, victim_queue: str, victim_class: str) -> bool:
