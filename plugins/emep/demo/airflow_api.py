@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -42,6 +43,14 @@ class DemoApi:
             if (health.get(name) or {}).get("status") != "healthy":
                 return name.replace("_", " ")
         return ""
+
+    def warm_up(self) -> None:
+        """Let the API server build the workers' API, which it does at the first request for it and takes
+        seconds: a task that came first would wait for it, and on a busy machine give up.
+        """
+        call: Call[Any] = Call("GET", "/execution/health", wait=120, airflow=True)
+        with suppress(EmepApiError, EmepConnectionError):
+            self._probe.raw(call)
 
     def dag_missing(self, dag_id: str) -> bool:
         """Whether Airflow has not read the DAG yet. Raises DemoError where its file cannot be imported."""

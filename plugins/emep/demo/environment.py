@@ -61,6 +61,8 @@ def environment(
         "DAG_PROCESSOR__PARSING_PROCESSES": "1",
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",
         "DAG_PROCESSOR__REFRESH_INTERVAL": "60",
+        # On a machine that is busy with other things the API server may be slow to answer a worker.
+        "WORKERS__EXECUTION_API_TIMEOUT": "30",
         "TRIGGERER__CAPACITY": "10000",
         "USAGE_DATA_COLLECTION__ENABLED": "False",
         "EMEP__AGENT_TOKEN": secrets.agent_token,

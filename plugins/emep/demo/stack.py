@@ -91,6 +91,7 @@ class Stack:
     def wait_for_api(self, api: DemoApi) -> None:
         """Wait until the API server answers. Raises DemoError."""
         self._wait(api, lambda: "API server" if api.not_ready() == "API server" else "")
+        api.warm_up()
 
     def wait_until_ready(self, api: DemoApi, dag_id: str, agents: int) -> None:
         """Wait for the API, the heartbeats of all, the DAG and the agents. Raises DemoError."""
