@@ -1,9 +1,9 @@
 """Checkpoints: folders ``step-NNNNNNNN/`` under one URI, complete once their manifest is there.
 
-A step's files are written beside, the manifest last, and the folder renamed: what is visible is complete, and a
-folder without a manifest does not exist. The manifest names the SPEC's digest (without ``device`` and ``chunked``,
-which may change between runs of one piece of work), the writer's epoch, the random state and every file's SHA-256.
-An older epoch never writes after a newer one: ``epoch`` beside the steps is the fence.
+A step's files are written beside, the manifest last, and the folder renamed: what is visible is complete, and
+a folder without a manifest does not exist. The manifest names the SPEC's digest (without ``device`` and
+``chunked``, which may change between runs of one piece of work), the writer's epoch, the random state and
+every file's SHA-256. An older epoch never writes after a newer one: ``epoch`` beside the steps is the fence.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def spec_digest(spec: Spec) -> str:
 class CheckpointStore:
     """The checkpoints of one piece of work.
 
-    ``uri``: a folder (``file:///...``); ranks of one run use ``for_rank``. ``epoch``: the lease's fencing epoch, 0
-    outside a lease.
+    ``uri``: a folder (``file:///...``); ranks of one run use ``for_rank``. ``epoch``: the lease's fencing
+    epoch, 0 outside a lease.
     """
 
     def __init__(self, uri: str, digest: str, *, epoch: int = 0, keep: int = KEEP) -> None:

@@ -25,7 +25,7 @@ _DELEGATED = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code: 0 done, 1 failed, 2 wrong use or bad input (``run``: see there)."""
+    """Run a command; returns the exit code: 0 done, 1 failed, 2 wrong use or bad input (not ``run``)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser(given)
     parsed = parser.parse_args(given)

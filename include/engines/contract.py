@@ -1,7 +1,8 @@
 """What goes into an engine and what comes out: SPEC, Result, context, exit codes, and the engines by name.
 
-The documents' JSON Schemas lie in ``engines/schemas`` and are printed by ``emep-engine schema spec|result|checkpoint``.
-Nothing here imports torch, so that a CPU step such as ``evolve_ask`` starts in well under a second.
+The documents' JSON Schemas lie in ``engines/schemas`` and are printed by ``emep-engine schema
+spec|result|checkpoint``. Nothing here imports torch, so that a CPU step such as ``evolve_ask`` starts in well
+under a second.
 """
 
 from __future__ import annotations
@@ -113,7 +114,9 @@ class Context:
     """``progress("tensors", 12, 146)``: one line in the log, one update of the bar."""
     rank: int = 0
     world_size: int = 1
-    """One process per GPU where an engine uses several; ranks share ``output_uri`` and split the work by index."""
+    """One process per GPU where an engine uses several; ranks share ``output_uri`` and split the work by
+    index.
+    """
 
 
 class Engine(Protocol):

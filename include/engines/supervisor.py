@@ -1,8 +1,8 @@
 """``emep-engine run SPEC.json``: the supervisor of one engine run. It computes nothing and imports no torch.
 
-The engine runs in child processes. The supervisor renews the lease, relays directives, writes the Result and reports
-the end. Everything that happens (a message, an end, a directive, a signal) is an event in one queue, taken by the main
-thread: the state below has one writer.
+The engine runs in child processes. The supervisor renews the lease, relays directives, writes the Result and
+reports the end. Everything that happens (a message, an end, a directive, a signal) is an event in one queue,
+taken by the main thread: the state below has one writer.
 """
 
 from __future__ import annotations

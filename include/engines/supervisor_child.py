@@ -1,7 +1,9 @@
-"""One engine process: ``python -m engines.supervisor_child SPEC.json``, started by the supervisor for one rank.
+"""One engine process: ``python -m engines.supervisor_child SPEC.json``, started by the supervisor for one
+rank.
 
-Messages go to the supervisor as JSON lines over the pipe ``EMEP_CHILD_PIPE``; what libraries print stays on stdout
-and stderr. SIGTERM asks the engine to checkpoint and end. When the supervisor dies, so does this process.
+Messages go to the supervisor as JSON lines over the pipe ``EMEP_CHILD_PIPE``; what libraries print stays on
+stdout and stderr. SIGTERM asks the engine to checkpoint and end. When the supervisor dies, so does this
+process.
 """
 
 from __future__ import annotations
@@ -140,7 +142,9 @@ def _send_error(messages: Messages, code: str, message: str, file: str | None, f
 
 
 def _die_with(parent: int) -> None:
-    """Be killed when the supervisor dies, however it does (Linux; elsewhere its process group must see to it)."""
+    """Be killed when the supervisor dies, however it does (Linux; elsewhere its process group must see to
+    it).
+    """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -1,4 +1,5 @@
-"""The supervisor's side of a lease: heartbeats, directives, completion. Speaks JSON over HTTP; imports no engine.
+"""The supervisor's side of a lease: heartbeats, directives, completion. Speaks JSON over HTTP; imports no
+engine.
 
 Runs in a thread of its own, so that neither a long checkpoint nor a busy engine ever delays a heartbeat.
 """
@@ -85,8 +86,8 @@ class Order:
 class Lease:
     """Renews one lease and passes on what the answers say.
 
-    ``report`` gives the heartbeat's body without the epoch (checkpoint, progress); ``order`` takes directives other
-    than continue, in the lease's thread.
+    ``report`` gives the heartbeat's body without the epoch (checkpoint, progress); ``order`` takes directives
+    other than continue, in the lease's thread.
     """
 
     def __init__(
@@ -118,7 +119,10 @@ class Lease:
         self._thread.join()
 
     def complete(self, exit_code: int, result: dict[str, Any], message: str | None) -> bool:
-        """Report the end; heartbeats go on meanwhile, so the lease does not run out. False where it was not taken."""
+        """Report the end; heartbeats go on meanwhile, so the lease does not run out.
+
+        False where it was not taken.
+        """
         body = {
             "epoch": self.settings.epoch,
             "exit_code": exit_code,

@@ -24,10 +24,10 @@ DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 def split_environments(environment: Mapping[str, str], *, parallel: bool) -> list[dict[str, str]]:
     """One environment per engine process.
 
-    A parallel engine has a process for each granted GPU, which sees that one alone; others have one that sees all.
-    Granted are the devices that ``CUDA_VISIBLE_DEVICES`` or ``HIP_VISIBLE_DEVICES`` lists; where these are empty
-    (simulated GPUs) ``EMEP_GPU_INDICES`` counts. On several nodes (``NNODES``, ``NODE_RANK``) ranks go on from node to
-    node.
+    A parallel engine has a process for each granted GPU, which sees that one alone; others have one that sees
+    all. Granted are the devices that ``CUDA_VISIBLE_DEVICES`` or ``HIP_VISIBLE_DEVICES`` lists; where these
+    are empty (simulated GPUs) ``EMEP_GPU_INDICES`` counts. On several nodes (``NNODES``, ``NODE_RANK``) ranks
+    go on from node to node.
     """
     plain = without_secrets(environment)
     variable = next((name for name in DEVICE_VARIABLES if _entries(plain.get(name))), "EMEP_GPU_INDICES")
@@ -93,12 +93,14 @@ def start_ranks(
 ) -> list[Rank]:
     """Start the processes, from the main thread (they die with the thread that started them).
 
-    ``on_message`` and ``on_exit`` are called in threads of their own, ``on_exit`` after the rank's last message.
+    ``on_message`` and ``on_exit`` are called in threads of their own, ``on_exit`` after the rank's last
+    message.
     """
     ranks = []
     for environment in environments:
         read, write = os.pipe()
-        # A signal that comes before the child can judge it waits until then: masks outlive exec, handlers do not.
+        # A signal that comes before the child can judge it waits until then: masks outlive exec, handlers do
+        # not.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, JUDGED_SIGNALS)
         try:
             process = subprocess.Popen(

@@ -17,7 +17,7 @@ STATUS = {ExitCode.DONE: "done", ExitCode.PREEMPTED: "preempted"}
 
 
 def result_path(environment: Mapping[str, str], spec_path: Path) -> Path:
-    """Where the Result goes: ``EMEP_RESULT_PATH``, a pod's XCom folder, else ``result.json`` beside the SPEC."""
+    """Where the Result goes: ``EMEP_RESULT_PATH``, a pod's XCom folder, else beside the SPEC."""
     if environment.get("EMEP_RESULT_PATH"):
         return Path(environment["EMEP_RESULT_PATH"])
     return XCOM / "return.json" if XCOM.is_dir() else spec_path.absolute().parent / "result.json"
@@ -26,8 +26,9 @@ def result_path(environment: Mapping[str, str], spec_path: Path) -> Path:
 def reduce_outcomes(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One outcome of all ranks', in rank order.
 
-    Outputs, digests and versions are united (a lower rank's entry stands). Metrics are rank 0's, with the numbers
-    under ``counts`` added over the ranks. ``resumed_from`` is the earliest step that any rank went on from.
+    Outputs, digests and versions are united (a lower rank's entry stands). Metrics are rank 0's, with the
+    numbers under ``counts`` added over the ranks. ``resumed_from`` is the earliest step that any rank went on
+    from.
     """
     first = outcomes[0]
     united: dict[str, Any] = {}
@@ -52,7 +53,10 @@ def make_result(
     outcome: Mapping[str, Any] | None = None,
     error: Mapping[str, Any] | None = None,
 ) -> tuple[int, dict[str, Any]]:
-    """Exit code and Result document. Metrics that hold NaN or infinity turn success into a failure that says where."""
+    """Exit code and Result document.
+
+    Metrics that hold NaN or infinity turn success into a failure that says where.
+    """
     outcome = outcome or {}
     bad = non_finite_path(outcome.get("metrics", {}), "metrics")
     if bad is not None:

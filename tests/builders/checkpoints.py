@@ -1,4 +1,6 @@
-"""Small real checkpoints for the engines' tests: Llama architecture, random weights, safetensors in several shards."""
+"""Small real checkpoints for the engines' tests: Llama architecture, random weights, safetensors in several
+shards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API's side of a lease over real HTTP, on a free port: records what comes, answers what the test wants."""
+"""The API's side of a lease over real HTTP, on a free port: records what comes, answers as told."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class ControlPlane:
             self.tokens.add(token)
             self.paths.add(path)
             kept, decide = (
-                (self.heartbeats, self.heartbeat) if path.endswith("/heartbeat") else (self.completions, self.complete)
+                (self.heartbeats, self.heartbeat)
+                if path.endswith("/heartbeat")
+                else (self.completions, self.complete)
             )
             kept.append(body)
             answer = decide(len(kept), body)

@@ -1,4 +1,7 @@
-"""An engine that does what its SPEC says, step by step: checkpoints, waits, fails. For the supervisor's tests."""
+"""An engine that does what its SPEC says, step by step: checkpoints, waits, fails.
+
+For the supervisor's tests.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +39,19 @@ def run(context: Context) -> Outcome:
             _special(context, fields)
         context.checkpoints.save(step + 1, {"step": step + 1})
     context.progress("steps", steps, steps)
-    metrics: dict[str, Any] = {"rank": context.rank, "counts": {"steps": steps - first, f"rank{context.rank}": 1}}
-    return Outcome(metrics={**metrics, **fields.get("metrics", {})}, resumed_from=found.step if found else None)
+    metrics: dict[str, Any] = {
+        "rank": context.rank,
+        "counts": {"steps": steps - first, f"rank{context.rank}": 1},
+    }
+    return Outcome(
+        metrics={**metrics, **fields.get("metrics", {})}, resumed_from=found.step if found else None
+    )
 
 
 def _special(context: Context, fields: Any) -> None:
     kind = fields.get("then")
+    if kind == "wait":
+        _wait(context, fields)
     if kind == "bad_input":
         raise BadInputError("recipe.yaml: weight: 7 is too heavy", file="recipe.yaml", field="weight")
     if kind == "crash":
@@ -58,10 +68,12 @@ def _special(context: Context, fields: Any) -> None:
         os._exit(0)
     if kind == "chatter":
         print("a line of a library", flush=True)
-    while kind == "wait" and (fields.get("deaf") or not context.stop_requested()):
+
+
+def _wait(context: Context, fields: Any) -> None:
+    """Until told to stop (for ever: ``deaf``); then on (``finish``), or a checkpoint and the end."""
+    while fields.get("deaf") or not context.stop_requested():
         time.sleep(0.01)
-    if kind == "wait" and fields.get("finish"):
-        return
-    if kind == "wait":
+    if not fields.get("finish"):
         context.checkpoints.save(fields.get("at", 1), {"saved": True})
         raise Preempted("while it waited")

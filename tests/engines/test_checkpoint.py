@@ -31,7 +31,12 @@ def test_what_is_saved_is_found_again(tmp_path: Path) -> None:
     found = store(tmp_path).latest()
     assert found == saved
     assert found is not None
-    assert (found.step, found.epoch, found.random_state, found.state()) == (7, 1, {"counter": 12}, {"done": ["x"]})
+    assert (found.step, found.epoch, found.random_state, found.state()) == (
+        7,
+        1,
+        {"counter": 12},
+        {"done": ["x"]},
+    )
     assert all(torch.equal(found.tensors()[name], tensor) for name, tensor in tensors.items())
     assert found.uri.endswith("/step-00000007")
     validate("checkpoint", json.loads((found.folder / MANIFEST).read_text()))

@@ -1,1 +1,1 @@
-"""MergeEngine: recipes (``recipe``), plans (``plan``), methods (``methods``), engine (``engine``), in memory."""
+"""MergeEngine: recipes (``recipe``), plans (``plan``), ``methods``, ``engine`` and ``in_memory``."""

@@ -1,7 +1,7 @@
 """What tensor names and configs say about a model's structure: layers, embedding and head, tied weights.
 
-Inferred from the names themselves, so that architectures need no table: a stack is a prefix under which the tensors
-are numbered 0 to n-1 (``model.layers.7.mlp.up_proj.weight``).
+Inferred from the names themselves, so that architectures need no table: a stack is a prefix under which the
+tensors are numbered 0 to n-1 (``model.layers.7.mlp.up_proj.weight``).
 """
 
 from __future__ import annotations
@@ -37,13 +37,18 @@ class LayerName:
 
 
 def split_name(name: str) -> LayerName | None:
-    """The parts of a numbered name, None for all others. The first number counts: experts inside a layer do not."""
+    """The parts of a numbered name, None for all others.
+
+    The first number counts: experts inside a layer do not.
+    """
     match = _NUMBERED.match(name)
     return LayerName(match["stack"], int(match["index"]), match["rest"]) if match else None
 
 
 def belongs_to_first(name: str) -> bool:
-    """Whether an unnumbered tensor is on the embedding's side (of the first slice), not on the head's (the last)."""
+    """Whether an unnumbered tensor is on the embedding's side (of the first slice), not on the head's (the
+    last).
+    """
     return bool(_FIRST.search(name))
 
 
@@ -55,7 +60,10 @@ class ModelView:
 
     @cached_property
     def tied(self) -> bool:
-        """Whether the head is the embedding. The config decides; where it is silent, whether a head is stored."""
+        """Whether the head is the embedding.
+
+        The config decides; where it is silent, whether a head is stored.
+        """
         flag = text_config(self.layout.config).get("tie_word_embeddings")
         flag = self.layout.config.get("tie_word_embeddings", flag)
         if flag is None:
@@ -96,16 +104,19 @@ class ModelView:
         return {stack: len(found) for stack, found in indices.items() if max(found) == len(found) - 1}
 
     def layer_stack(self) -> tuple[str, int]:
-        """The one stack that ``layer_range`` counts, and its length. Raises BadInputError where there are several."""
+        """The one stack that ``layer_range`` counts, and its length.
+
+        Raises BadInputError where there are several.
+        """
         wanted = layer_count(self.layout.config)
         fitting = [stack for stack, count in self.stacks.items() if count == wanted]
         if len(fitting) == 1 and wanted is not None:
             return fitting[0], wanted
         if len(self.stacks) == 1:
             return next(iter(self.stacks.items()))
+        found = ", ".join(f"{stack} ({count})" for stack, count in sorted(self.stacks.items())) or "none"
         raise BadInputError(
-            f"{self.layout.folder}: slices need one stack of layers, found "
-            f"{', '.join(f'{stack} ({count})' for stack, count in sorted(self.stacks.items())) or 'none'}; use models",
+            f"{self.layout.folder}: slices need one stack of layers, found {found}; use models",
             file=str(self.layout.folder / "config.json"),
             field="num_hidden_layers",
         )

@@ -108,7 +108,9 @@ def describe(plan: MergePlan, device: str, *, chunked: bool) -> str:
 
 
 def estimate(plan: MergePlan, device: str, *, chunked: bool) -> tuple[float, float]:
-    """Peak memory in bytes and seconds, from measured rates of one machine: an order of magnitude, not a promise."""
+    """Peak memory in bytes and seconds, from measured rates of one machine: an order of magnitude, not a
+    promise.
+    """
     elements = (1 << 16) if chunked else (1 << 24) if device.startswith("cuda") else (1 << 18)
     inputs = max((len(tensor.sources) for tensor in plan.tensors), default=1)
     memory = _BASE_BYTES + elements * 4 * (3 * inputs + 6)
@@ -117,8 +119,8 @@ def estimate(plan: MergePlan, device: str, *, chunked: bool) -> tuple[float, flo
     return memory, seconds
 
 
-_BASE_BYTES = 250e6
-"""Python and torch."""
+_BASE_BYTES = 550e6
+"""Python and torch (with its CUDA libraries)."""
 _START_SECONDS = 2.0
 """Their import."""
 _ELEMENT_SECONDS = 0.6e-9

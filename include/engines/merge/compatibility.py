@@ -1,4 +1,5 @@
-"""``compatibility_check``: everything that can be known to fail before a GPU is spent on it, in seconds on a CPU.
+"""``compatibility_check``: everything that can be known to fail before a GPU is spent on it, in seconds on a
+CPU.
 
 Reads recipes, configs, safetensors headers, tokenizers and tasks; never a tensor, and imports no torch.
 """
@@ -60,7 +61,10 @@ class _Input:
 
 
 def run(context: Context) -> Outcome:
-    """The engine ``compatibility_check``. Raises BadInputError with one sentence that names file and field."""
+    """The engine ``compatibility_check``.
+
+    Raises BadInputError with one sentence that names file and field.
+    """
     given = _Input.parse(context.spec.input)
     metrics: dict[str, Any] = {"warnings": []}
     digests: dict[str, str] = {}
@@ -142,8 +146,8 @@ def _check_tasks(given: _Input) -> tuple[dict[str, Any], dict[str, str], list[st
     if shared:
         file = str(uri_to_path(report[0].uri))
         raise BadInputError(
-            f"input.report_tasks: {len(shared)} item(s) are in the search tasks too, first {shared[0]!r}; a score "
-            "on items that were searched on says nothing, split them",
+            f"input.report_tasks: {len(shared)} item(s) are in the search tasks too, first {shared[0]!r}; "
+            "a score on items that were searched on says nothing, split them",
             code="shared_items",
             file=file,
             field="report_tasks",

@@ -132,7 +132,7 @@ class _Merge:
                 reader.close()
 
     def _writer(self) -> ShardedWriter:
-        """A writer that goes on after the last checkpoint where that is possible, else one that begins anew."""
+        """A writer that goes on after the last checkpoint where it can, else one that begins anew."""
         specs = [TensorSpec(tensor.name, tensor.dtype, tensor.shape) for tensor in self.plan.tensors]
         shard_bytes = self.settings.shard_bytes
         checkpoint = self.context.checkpoints.latest()
@@ -258,8 +258,8 @@ def _check_finite(raw: torch.Tensor, tensor: PlannedTensor, start: int) -> None:
     only = tensor.inputs[0]
     position = start + int((~torch.isfinite(raw)).nonzero()[0])
     raise BadInputError(
-        f"{only.info.file}: tensor {only.info.name} of {only.model} is not finite at element {position}; repair the "
-        "model, or allow non-finite inputs explicitly",
+        f"{only.info.file}: tensor {only.info.name} of {only.model} is not finite at element {position}; "
+        "repair the model, or allow non-finite inputs explicitly",
         code="nonfinite_input",
         file=str(only.info.file),
         field=only.info.name,
@@ -279,7 +279,9 @@ def _fingerprint(plan: MergePlan) -> str:
 
 
 def _adopt(output: OutputFolder, plan: MergePlan, seed: int) -> Outcome | None:
-    """The Outcome of a complete target that this very work has written (a run that died right after), or None."""
+    """The Outcome of a complete target that this very work has written (a run that died right after), or
+    None.
+    """
     manifest = output.manifest()
     if manifest is None or manifest.get("seed") != seed:
         return None

@@ -19,7 +19,8 @@ from engines.tensor.layout import ModelLayout
 from engines.tensor.reader import TensorReader
 
 KEEP_BYTES = 2 << 30
-"""Inputs of up to this many bytes in all are kept in memory; larger ones are read from their files each time."""
+"""Inputs of up to this many bytes in all are kept in memory; larger ones are read from their files each time.
+"""
 
 
 class KeptTensors:
@@ -91,8 +92,8 @@ class InMemoryMerger:
     def merge(self, recipe: Mapping[str, Any] | str | Recipe) -> dict[str, torch.Tensor]:
         """The merged state dict, in the stored types, on the device.
 
-        Raises BadInputError for a recipe that cannot work (weights that sum to 0, other models than those opened,
-        NaN in an input).
+        Raises BadInputError for a recipe that cannot work (weights that sum to 0, other models than those
+        opened, NaN in an input).
         """
         parsed = recipe if isinstance(recipe, Recipe) else parse_recipe(recipe, file=self._file)
         self._plan = make_plan(parsed, self._models_of(parsed))

@@ -24,7 +24,10 @@ _LOCK = ".lock"
 
 
 class OutputFolder:
-    """``target`` and the hidden folder beside it that becomes it. ``digest`` tells this work's from others'."""
+    """``target`` and the hidden folder beside it that becomes it.
+
+    ``digest`` tells this work's from others'.
+    """
 
     def __init__(self, target: Path, digest: str) -> None:
         self.target = target
@@ -50,7 +53,10 @@ class OutputFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only one that writes. The lock goes with the process, however it ends. Raises EngineError."""
+        """Be the only one that writes.
+
+        The lock goes with the process, however it ends. Raises EngineError.
+        """
         self.partial.mkdir(parents=True, exist_ok=True)
         with (self.partial / _LOCK).open("a") as lock:
             try:

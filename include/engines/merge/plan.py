@@ -4,11 +4,16 @@ Everything that can be wrong is found here, before any tensor is read. Nothing h
 
 Rules that are easy to get wrong, in one place:
 
-* The donor of config, tokenizer and tensor set is ``base_model`` where it is given, else the first model listed.
-* The output is tied (head = embedding) only where every input is; else each tied input's embedding is its head.
-* A parameter's value comes from the first of source, slice, recipe that yields one for the tensor, else its default.
-* Gradients: position index/(n-1) of a layer in its slice (1 in a slice of one layer), 0 for unnumbered tensors.
-* Stored type: out_dtype, else dtype, else what the inputs' types promote to. ``dtype`` also rounds the inputs.
+* The donor of config, tokenizer and tensor set is ``base_model`` where it is given, else the first model
+  listed.
+* The output is tied (head = embedding) only where every input is; else each tied input's embedding is its
+  head.
+* A parameter's value comes from the first of source, slice, recipe that yields one for the tensor, else its
+  default.
+* Gradients: position index/(n-1) of a layer in its slice (1 in a slice of one layer), 0 for unnumbered
+  tensors.
+* Stored type: out_dtype, else dtype, else what the inputs' types promote to. ``dtype`` also rounds the
+  inputs.
 """
 
 from __future__ import annotations
@@ -124,7 +129,7 @@ class MergePlan:
 
 @dataclass(frozen=True)
 class _Group:
-    """Layers of the output that share sources: all of them for ``models``, one entry of ``slices`` otherwise."""
+    """Layers of the output that share sources: all of them for ``models``, else one of ``slices``."""
 
     where: str
     sources: tuple[tuple[ModelRef, Parameters, int], ...]
@@ -338,7 +343,9 @@ class _Planner:
     ) -> None:
         weights = [entry.parameters["weight"] for entry in inputs if "weight" in entry.parameters]
         if weights and self.recipe.method.normalised(shared) and abs(sum(weights)) < ZERO_WEIGHT:
-            message = f"weights {weights} of tensor {name} sum to 0, so they cannot be normalised; set normalize: false"
+            message = (
+                f"weights {weights} of tensor {name} sum to 0 and cannot be normalised; set normalize: false"
+            )
             raise wrong(f"{where}.parameters.weight", message, self.recipe.file)
 
     def _check_shapes(self, tensor: PlannedTensor) -> None:
@@ -347,8 +354,8 @@ class _Planner:
             info = entry.info
             if info.shape != first.shape:
                 raise BadInputError(
-                    f"tensor {tensor.name} has shape {list(first.shape)} in {first.file} and {list(info.shape)} in "
-                    f"{info.file}; the models must have equal shapes",
+                    f"tensor {tensor.name} has shape {list(first.shape)} in {first.file} and "
+                    f"{list(info.shape)} in {info.file}; the models must have equal shapes",
                     code="shape_mismatch",
                     file=str(info.file),
                     field=tensor.name,

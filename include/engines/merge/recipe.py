@@ -1,8 +1,8 @@
 """A merge recipe: the ecosystem's merge configuration (YAML), read strictly.
 
-What differs from other readers on purpose: unknown keys and parameters are errors that name the nearest valid one,
-and what is not supported yet is refused in one sentence instead of being ignored. Reading needs no torch and touches
-no model; ``engines.merge.plan`` checks a recipe against its models.
+What differs from other readers on purpose: unknown keys and parameters are errors that name the nearest valid
+one, and what is not supported yet is refused in one sentence instead of being ignored. Reading needs no torch
+and touches no model; ``engines.merge.plan`` checks a recipe against its models.
 
 A parameter to search (``{search: [lo, hi], start: x}``) may stand where a parameter's number does: see
 ``search_parameters`` and ``substitute``; ``parse_recipe`` itself refuses it.
@@ -114,7 +114,9 @@ class Recipe:
         return list(dict.fromkeys(listed))
 
     def canonical(self) -> dict[str, Any]:
-        """The recipe as plain data in one normal form: equal recipes are equal here, however they were written."""
+        """The recipe as plain data in one normal form: equal recipes are equal here, however they were
+        written.
+        """
         plain: dict[str, Any] = {"merge_method": self.merge_method}
         if self.models:
             plain["models"] = [_entry(entry) for entry in self.models]
@@ -164,7 +166,10 @@ def load_recipe(recipe: Mapping[str, Any] | str) -> tuple[dict[str, Any], str | 
 
 
 def parse_recipe(recipe: Mapping[str, Any] | str, *, file: str | None = None) -> Recipe:
-    """Read and check a recipe. ``recipe`` as for ``load_recipe``. Raises BadInputError with the path of the fault."""
+    """Read and check a recipe.
+
+    ``recipe`` as for ``load_recipe``. Raises BadInputError with the path of the fault.
+    """
     data, found = load_recipe(recipe)
     return _Parser(file or found).recipe(data)
 

@@ -1,6 +1,7 @@
 """A parameter's setting: one value, a gradient over layers, or a list of conditions on tensor names.
 
-``SETTING := SCALAR | [SCALAR+] | COND | [COND+]`` with ``COND := {value: SCALAR | [SCALAR+], filter?: SUBSTRING}``.
+``SETTING := SCALAR | [SCALAR+] | COND | [COND+]`` with ``COND := {value: SCALAR | [SCALAR+], filter?:
+SUBSTRING}``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Condition:
         return self.filter is None or self.filter in name
 
     def at(self, position: float) -> Scalar:
-        """Value at ``position`` in [0, 1]: numbers interpolate piecewise linearly, booleans and texts step."""
+        """Value at ``position`` in [0, 1]: numbers interpolate linearly piece by piece, others step."""
         if not self.gradient or len(self.values) == 1:
             return self.values[0]
         scaled = position * (len(self.values) - 1)

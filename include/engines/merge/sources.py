@@ -1,4 +1,4 @@
-"""Inputs of a tensor's merge as chunks: from files or from memory, rounded and checked for NaN and infinity."""
+"""Inputs of a tensor's merge as chunks, from files or memory, rounded and checked to be finite."""
 
 # ruff: noqa: TID253 - chunks are torch tensors; only imported to merge
 from __future__ import annotations
@@ -22,7 +22,10 @@ class TensorAccess(Protocol):
 
 
 class CheckedSource:
-    """One input tensor. The first pass over it checks that every element is finite; a small one is read once."""
+    """One input tensor.
+
+    The first pass over it checks that every element is finite; a small one is read once.
+    """
 
     def __init__(
         self,
@@ -40,7 +43,10 @@ class CheckedSource:
         self._kept: torch.Tensor | None = None
 
     def chunk(self, start: int, stop: int) -> torch.Tensor:
-        """Elements [start, stop) in the compute type. Raises BadInputError naming model and tensor for NaN, infinity."""
+        """Elements [start, stop) in the compute type.
+
+        Raises BadInputError naming model and tensor for NaN, infinity.
+        """
         if not self._keep:
             return self._read(start, stop)
         if self._kept is None:
@@ -65,8 +71,8 @@ class CheckedSource:
         if bad.numel():
             info = self._planned.info
             raise BadInputError(
-                f"{info.file}: tensor {info.name} of {self._planned.model} holds {float(chunk[bad[0]])} at element "
-                f"{start + int(bad[0])}; repair the model, or allow non-finite inputs explicitly",
+                f"{info.file}: tensor {info.name} of {self._planned.model} holds {float(chunk[bad[0]])} at "
+                f"element {start + int(bad[0])}; repair the model, or allow non-finite inputs explicitly",
                 code="nonfinite_input",
                 file=str(info.file),
                 field=info.name,

@@ -94,8 +94,8 @@ def _compare(
     token = json.dumps(differing[0])
     raise BadInputError(
         f"{recipe_file or 'recipe'}: vocabularies differ in {len(differing)} token(s): {token} is "
-        f"{_id(left, differing[0])} in {first} and {_id(right, differing[0])} in {second}; merging by token is not "
-        "supported yet, use models with one vocabulary",
+        f"{_id(left, differing[0])} in {first} and {_id(right, differing[0])} in {second}; merging by token "
+        "is not supported yet, use models with one vocabulary",
         code="vocabulary_mismatch",
         file=str(second),
         field="tokenizer_source",

@@ -1,1 +1,4 @@
-"""TensorEngine: lazy, sharded safetensors in and out. ``layout`` and ``dtypes`` import no torch; the rest does."""
+"""TensorEngine: lazy, sharded safetensors in and out.
+
+``layout`` and ``dtypes`` import no torch; the rest does.
+"""

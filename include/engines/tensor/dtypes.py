@@ -48,7 +48,7 @@ BY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
 
 
 def promote(dtypes: list[DType]) -> DType:
-    """The smallest floating type that holds all of them, as torch promotes: float16 with bfloat16 is float32."""
+    """The smallest floating type that holds all, as torch has it: float16 with bfloat16 is float32."""
     result = dtypes[0]
     for dtype in dtypes[1:]:
         if dtype != result:

@@ -1,4 +1,6 @@
-"""TensorEngine: opens models for reading piece by piece and writes model folders, on one device, in bounded memory."""
+"""TensorEngine: opens models for reading piece by piece and writes model folders, on one device, in bounded
+memory.
+"""
 
 # ruff: noqa: TID253 - computes with torch; only imported by engines that do
 from __future__ import annotations
@@ -46,8 +48,8 @@ def resolve_device(device: str) -> str:
 def keep_freed_memory() -> None:
     """Let the C library keep freed pieces for the next ones (glibc).
 
-    By default it gives memory above 128 KB back to the kernel, which clears it again page by page: a tenth of a
-    merge's time. What is kept is a few pieces.
+    By default it gives memory above 128 KB back to the kernel, which clears it again page by page: a tenth of
+    a merge's time. What is kept is a few pieces.
     """
     if sys.platform.startswith("linux"):
         library = ctypes.CDLL(None)

@@ -1,7 +1,8 @@
-"""Where a model's tensors lie: config, index and safetensors headers of a folder, checked before any tensor is read.
+"""Where a model's tensors lie: config, index and safetensors headers of a folder, checked before any tensor
+is read.
 
-The format: 8 bytes little-endian length, that much JSON ``{name: {dtype, shape, data_offsets}}``, then the bytes.
-Nothing here imports torch.
+The format: 8 bytes little-endian length, that much JSON ``{name: {dtype, shape, data_offsets}}``, then the
+bytes. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -62,17 +63,14 @@ class ModelLayout:
 def read_layout(folder: Path) -> ModelLayout:
     """Read config and headers of a model folder.
 
-    Raises BadInputError naming file and tensor where a file is missing, truncated or corrupt, the index and the files
-    disagree, or two files hold a tensor of the same name.
+    Raises BadInputError naming file and tensor where a file is missing, truncated or corrupt, the index and
+    the files disagree, or two files hold a tensor of the same name.
     """
     if not folder.is_dir():
         raise BadInputError(f"there is no model folder {folder}", file=str(folder), field="model")
     config = read_json_object(folder / "config.json", "every model folder needs its config")
     index = folder / INDEX
-    if index.exists():
-        tensors = _sharded(folder, index)
-    else:
-        tensors = read_header(_single_file(folder))
+    tensors = _sharded(folder, index) if index.exists() else read_header(_single_file(folder))
     if not tensors:
         raise BadInputError(f"{folder} holds no tensors", file=str(folder), field="model")
     files = tuple(sorted({info.file for info in tensors.values()}))
@@ -93,7 +91,10 @@ def read_json_object(path: Path, why: str) -> dict[str, Any]:
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
-    """Tensors of one safetensors file. Raises BadInputError where the header does not describe the file exactly."""
+    """Tensors of one safetensors file.
+
+    Raises BadInputError where the header does not describe the file exactly.
+    """
     try:
         size = path.stat().st_size
         with path.open("rb") as file:

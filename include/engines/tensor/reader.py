@@ -31,7 +31,8 @@ class TensorReader:
         return self.layout.tensors[name]
 
     def raw(self, name: str, start: int, stop: int) -> torch.Tensor:
-        """Elements [start, stop) as stored, flat, on the CPU: a view of the reader's buffer, valid until the next read.
+        """Elements [start, stop) as stored, flat, on the CPU: a view of the reader's buffer, valid until the
+        next read.
 
         Raises BadInputError where the file has become shorter than its header said.
         """

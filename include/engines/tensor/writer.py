@@ -1,8 +1,8 @@
 """Writes a model folder as sharded safetensors, one tensor after the other, in pieces as they are computed.
 
-Names, types and shapes are known before the first byte, so every shard's header is written first and its bytes follow
-in order: memory holds one piece, whatever the size of tensor, shard or model. The folder is written beside and
-renamed when it is complete; ``position`` says after which tensor a broken write can go on.
+Names, types and shapes are known before the first byte, so every shard's header is written first and its
+bytes follow in order: memory holds one piece, whatever the size of tensor, shard or model. The folder is
+written beside and renamed when it is complete; ``position`` says after which tensor a broken write can go on.
 """
 
 # ruff: noqa: TID253 - pieces are torch tensors; only engines that compute import this module
@@ -59,7 +59,9 @@ class Shard:
 
 
 def plan_shards(tensors: Sequence[TensorSpec], limit: int) -> list[Shard]:
-    """Cut the tensors, in order, into shards of at most ``limit`` bytes of data; a greater tensor has its own."""
+    """Cut the tensors, in order, into shards of at most ``limit`` bytes of data; a greater tensor has its
+    own.
+    """
     groups: list[list[TensorSpec]] = [[]]
     held = 0
     for tensor in tensors:

@@ -2,9 +2,9 @@
 
     python tests/benchmarks/merge/bench_merge.py FOLDER [METHOD ...]
 
-FOLDER keeps the three inputs between runs (3 GB) and takes one output at a time (1 GB). The limit is measured in the
-same run: the bytes of all inputs read once at the rate at which a warm file is read, and the bytes of the output
-written at the rate at which a file of that size is written, without arithmetic.
+FOLDER keeps the three inputs between runs (3 GB) and takes one output at a time (1 GB). The limit is measured
+in the same run: the bytes of all inputs read once at the rate at which a warm file is read, and the bytes of
+the output written at the rate at which a file of that size is written, without arithmetic.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ def make_inputs(folder: Path) -> list[Path]:
         writer = ShardedWriter(model, specs, shard_bytes=500_000_000)
         for index, spec in enumerate(specs):
             count = spec.nbytes // 2
-            base, delta = torch.Generator().manual_seed(index), torch.Generator().manual_seed(1000 * number + index)
+            base, delta = (
+                torch.Generator().manual_seed(index),
+                torch.Generator().manual_seed(1000 * number + index),
+            )
             for start in range(0, count, PIECE):
                 piece = torch.randn(min(PIECE, count - start), generator=base) * 0.02
                 if number:
@@ -129,7 +132,10 @@ def measure(method: str, models: list[Path], folder: Path) -> dict[str, float]:
     arguments = [sys.executable, "-m", "engines.cli", "merge", str(config), str(out)]
     started = time.perf_counter()
     child = os.posix_spawn(
-        sys.executable, arguments, os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)]
+        sys.executable,
+        arguments,
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)],
     )
     _, status, usage = os.wait4(child, 0)
     seconds = time.perf_counter() - started
@@ -141,7 +147,9 @@ def measure(method: str, models: list[Path], folder: Path) -> dict[str, float]:
 
 def main() -> None:
     """Print one line per method."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("methods", nargs="*", default=METHODS)
     parsed = parser.parse_args()
@@ -154,8 +162,8 @@ def main() -> None:
         least = limit(read, size, parsed.folder)
         found = measure(method, models, parsed.folder)
         print(
-            f"{method:16} wall {found['wall']:6.1f} s  cpu {found['cpu']:6.1f} s  peak {found['peak_mb']:5.0f} MB  "
-            f"limit {least:4.2f} s  ratio {found['wall'] / least:5.1f}",
+            f"{method:16} wall {found['wall']:6.1f} s  cpu {found['cpu']:6.1f} s  "
+            f"peak {found['peak_mb']:5.0f} MB  limit {least:4.2f} s  ratio {found['wall'] / least:5.1f}",
             flush=True,
         )
 

@@ -63,7 +63,9 @@ class ArtifactStoreTestCase:
         assert not store.put_if_absent("k", b"second")
         assert store.get_bytes("k") == b"first"
 
-    def test_of_many_writers_at_once_exactly_one_wins_and_its_data_is_whole(self, store: ArtifactStore) -> None:
+    def test_of_many_writers_at_once_exactly_one_wins_and_its_data_is_whole(
+        self, store: ArtifactStore
+    ) -> None:
         barrier = threading.Barrier(8)
         won: list[int] = []
 
@@ -111,9 +113,12 @@ class ArtifactStoreTestCase:
                 action()
 
     @pytest.mark.parametrize(
-        ("value", "where"), [({"a": [1, float("nan")]}, "a[1]"), (float("inf"), "value"), ({"a": object()}, None)]
+        ("value", "where"),
+        [({"a": [1, float("nan")]}, "a[1]"), (float("inf"), "value"), ({"a": object()}, None)],
     )
-    def test_what_json_cannot_hold_is_refused(self, store: ArtifactStore, value: object, where: str | None) -> None:
+    def test_what_json_cannot_hold_is_refused(
+        self, store: ArtifactStore, value: object, where: str | None
+    ) -> None:
         with pytest.raises(BadInputError) as caught:
             store.put_json("x.json", value)
         assert caught.value.field == where
@@ -156,4 +161,6 @@ def test_a_uri_that_no_store_serves_is_refused(uri: str) -> None:
 
 
 def test_canonical_json_depends_on_the_value_alone() -> None:
-    assert canonical_json({"b": 1, "a": [1.0, "é"]}) == canonical_json(json.loads('{ "a": [1.0, "\\u00e9"], "b": 1 }'))
+    assert canonical_json({"b": 1, "a": [1.0, "é"]}) == canonical_json(
+        json.loads('{ "a": [1.0, "\\u00e9"], "b": 1 }')
+    )

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.builders.checkpoints import save_family, save_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engines.artifacts import FolderArtifactStore, digest_folder, path_to_uri
@@ -23,7 +24,6 @@ from engines.contract import BadInputError, Context, EngineError, Preempted, Spe
 from engines.merge.engine import run
 from engines.merge.in_memory import InMemoryMerger
 from engines.tensor.layout import read_layout
-from tests.builders.checkpoints import save_family, save_model
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,9 @@ def test_the_output_loads_and_is_what_the_in_memory_merger_gives(
     written = weights(folder)
     assert set(written) == set(merged)
     assert all(torch.equal(written[name], merged[name]) for name in merged)
-    assert json.loads((folder / "config.json").read_text())["torch_dtype"] == config["torch_dtype"] == "bfloat16"
+    assert (
+        json.loads((folder / "config.json").read_text())["torch_dtype"] == config["torch_dtype"] == "bfloat16"
+    )
 
 
 def test_slerp_and_slices_load_too(family: dict[str, str], tmp_path: Path) -> None:
@@ -91,7 +93,9 @@ def test_slerp_and_slices_load_too(family: dict[str, str], tmp_path: Path) -> No
     }
     stack = {
         "merge_method": "passthrough",
-        "slices": [{"sources": [{"model": family["one"], "layer_range": [a, b]}]} for a, b in ((0, 3), (1, 3))],
+        "slices": [
+            {"sources": [{"model": family["one"], "layer_range": [a, b]}]} for a, b in ((0, 3), (1, 3))
+        ],
     }
     run(context(tmp_path, {"recipe": slerp, "output_name": "slerp"}))
     run(context(tmp_path, {"recipe": stack, "output_name": "stack"}))
@@ -200,7 +204,9 @@ def weights_equal(left: Path, right: Path) -> bool:
     )
 
 
-def test_told_to_stop_it_saves_a_checkpoint_and_goes_on_from_it(family: dict[str, str], tmp_path: Path) -> None:
+def test_told_to_stop_it_saves_a_checkpoint_and_goes_on_from_it(
+    family: dict[str, str], tmp_path: Path
+) -> None:
     fields = {"recipe": recipe(family)}
     seen: list[int] = []
     first = context(
@@ -347,7 +353,12 @@ def test_large_finite_weights_are_not_taken_for_infinite(tmp_path: Path) -> None
     tensors = load_file(held.file)
     tensors["lm_head.weight"].view(-1)[:10] = 3e38  # their sum is infinite, they are not
     save_file(tensors, held.file, metadata={"format": "pt"})
-    run(context(tmp_path, {"recipe": {"merge_method": "passthrough", "models": [{"model": str(tmp_path / "big")}]}}))
+    run(
+        context(
+            tmp_path,
+            {"recipe": {"merge_method": "passthrough", "models": [{"model": str(tmp_path / "big")}]}},
+        )
+    )
 
 
 def test_a_result_that_does_not_fit_its_type_is_refused(family: dict[str, str], tmp_path: Path) -> None:
@@ -380,5 +391,3 @@ def test_an_unwritable_folder_is_refused_before_the_work(family: dict[str, str],
     (tmp_path / "out").write_text("a file where the folder should be")
     with pytest.raises(BadInputError, match="cannot write to"):
         run(context(tmp_path, {"recipe": recipe(family)}))
-
-

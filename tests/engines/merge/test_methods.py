@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.builders import reference_merge as reference
 
 from engines.merge.methods import METHODS
 from engines.merge.methods.dare import RandomDrop
 from engines.merge.methods.job import BLOCK, MethodInput, TensorJob
-from tests.builders import reference_merge as reference
 
 
 class Memory:
@@ -101,7 +101,9 @@ def test_task_arithmetic_adds_weighted_task_vectors(normalize: bool, scale: floa
     base, *inputs = tensors(3, SHAPE)
     shared = {"normalize": normalize, "lambda": scale}
     found = merged("task_arithmetic", base, inputs, [{"weight": w} for w in WEIGHTS], shared)
-    wanted = reference.task_arithmetic(*double([base]), double(inputs), WEIGHTS, scale=scale, normalize=normalize)
+    wanted = reference.task_arithmetic(
+        *double([base]), double(inputs), WEIGHTS, scale=scale, normalize=normalize
+    )
     np.testing.assert_allclose(found, wanted, **CLOSE)
 
 

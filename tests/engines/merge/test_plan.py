@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.builders.checkpoints import WORDS, save_family, save_model, save_tokenizer
 
 from engines.contract import BadInputError
 from engines.merge.architecture import split_name
 from engines.merge.plan import MergePlan, make_plan, open_models
 from engines.merge.recipe import parse_recipe
-from tests.builders.checkpoints import WORDS, save_family, save_model, save_tokenizer
 
 Q = "model.layers.{}.self_attn.q_proj.weight"
 
@@ -85,7 +85,10 @@ def test_slices_stack_layers_and_take_their_scopes_in_order(family: dict[str, st
         "merge_method": "linear",
         "parameters": {"weight": 0.1},
         "slices": [
-            {"sources": [source("one", 0, 2, weight=[1, 2]), source("two", 1, 3)], "parameters": {"weight": 0.5}},
+            {
+                "sources": [source("one", 0, 2, weight=[1, 2]), source("two", 1, 3)],
+                "parameters": {"weight": 0.5},
+            },
             {"sources": [source("two", 0, 1, weight=[5, 6]), source("one", 2, 3)]},
         ],
     }
@@ -104,7 +107,9 @@ def test_slices_stack_layers_and_take_their_scopes_in_order(family: dict[str, st
 
 
 def test_a_deeper_stack_is_counted_in_the_config(family: dict[str, str]) -> None:
-    parts = [{"sources": [{"model": family["one"], "layer_range": [a, b]}]} for a, b in ((0, 3), (1, 3), (0, 1))]
+    parts = [
+        {"sources": [{"model": family["one"], "layer_range": [a, b]}]} for a, b in ((0, 3), (1, 3), (0, 1))
+    ]
     plan = plan_of({"merge_method": "passthrough", "slices": parts})
     assert plan.config["num_hidden_layers"] == 6
     assert all(tensor.copied for tensor in plan.tensors)
@@ -113,7 +118,7 @@ def test_a_deeper_stack_is_counted_in_the_config(family: dict[str, str]) -> None
 
 def test_a_layer_range_past_the_end_is_refused_before_anything_is_read(family: dict[str, str]) -> None:
     parts = [{"sources": [{"model": family["one"], "layer_range": [0, 4]}]}]
-    with pytest.raises(BadInputError, match="ends at 4, but .* has 3 layers") as caught:
+    with pytest.raises(BadInputError, match=r"ends at 4, but .* has 3 layers") as caught:
         plan_of({"merge_method": "passthrough", "slices": parts})
     assert caught.value.field == "slices[0].sources[0].layer_range"
 
@@ -137,7 +142,9 @@ def test_a_parameter_without_default_that_is_missing_for_a_tensor_is_named(famil
 
 
 @pytest.mark.parametrize("method", ["linear", "ties", "task_arithmetic"])
-def test_weights_that_cancel_out_are_refused_where_they_are_normalised(family: dict[str, str], method: str) -> None:
+def test_weights_that_cancel_out_are_refused_where_they_are_normalised(
+    family: dict[str, str], method: str
+) -> None:
     models = [
         {"model": family["one"], "parameters": {"weight": 1}},
         {"model": family["two"], "parameters": {"weight": -1}},
@@ -156,7 +163,9 @@ def test_an_unknown_model_path_is_named(family: dict[str, str]) -> None:
     assert caught.value.file == "/nowhere/model"
 
 
-def test_mismatched_shapes_name_both_files_the_tensor_and_the_shapes(family: dict[str, str], tmp_path: Path) -> None:
+def test_mismatched_shapes_name_both_files_the_tensor_and_the_shapes(
+    family: dict[str, str], tmp_path: Path
+) -> None:
     save_model(tmp_path / "wide", 5, intermediate_size=28)
     recipe = linear({**family, "two": str(tmp_path / "wide")})
     with pytest.raises(BadInputError) as caught:
@@ -213,7 +222,9 @@ def test_differing_vocabularies_are_refused_with_a_token(family: dict[str, str],
         ({"out_dtype": "float64"}, "float64"),
     ],
 )
-def test_the_stored_type_and_the_config_agree(family: dict[str, str], fields: dict[str, str], stored: str) -> None:
+def test_the_stored_type_and_the_config_agree(
+    family: dict[str, str], fields: dict[str, str], stored: str
+) -> None:
     plan = plan_of(linear(family, **fields))
     assert {tensor.dtype.name for tensor in plan.tensors} == {stored}
     assert plan.config["torch_dtype"] == plan.config["dtype"] == stored
@@ -261,7 +272,9 @@ def test_a_head_that_a_tied_model_stores_is_not_used(tied: dict[str, str], tmp_p
     copied = tmp_path / "stored"
     shutil.copytree(tied["tied2"], copied)
     index = json.loads((copied / "model.safetensors.index.json").read_text())
-    embedding = load_file(copied / index["weight_map"]["model.embed_tokens.weight"])["model.embed_tokens.weight"]
+    embedding = load_file(copied / index["weight_map"]["model.embed_tokens.weight"])[
+        "model.embed_tokens.weight"
+    ]
     save_file({"lm_head.weight": embedding + 1}, copied / "head.safetensors")
     index["weight_map"]["lm_head.weight"] = "head.safetensors"
     (copied / "model.safetensors.index.json").write_text(json.dumps(index))

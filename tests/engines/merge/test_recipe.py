@@ -50,7 +50,11 @@ BAD = [
     # An unknown name is answered with the nearest one.
     (changed("merge_method", "tie"), "merge_method", "did you mean 'ties'?"),
     (changed("merge_metod", "ties"), "merge_metod", "did you mean 'merge_method'?"),
-    (changed("models.1.parameters", {"weight": 1, "densty": 0.5}), "models[1].parameters.densty", "'density'"),
+    (
+        changed("models.1.parameters", {"weight": 1, "densty": 0.5}),
+        "models[1].parameters.densty",
+        "'density'",
+    ),
     (changed("models.1.paramters", {}), "models[1].paramters", "did you mean 'parameters'?"),
     (changed("parameters.lamda", 1), "parameters.lamda", "did you mean 'lambda'?"),
     (changed("parameters.t", 0.5), "parameters.t", "unknown parameter of ties"),
@@ -72,15 +76,31 @@ BAD = [
     (changed("models.1.parameters.weight", True), "models[1].parameters.weight", "must be a number"),
     (changed("models.1.parameters.weight", float("nan")), "models[1].parameters.weight", "finite"),
     (changed("models.1.parameters.weight", []), "models[1].parameters.weight", "empty list"),
-    (changed("models.1.parameters.weight", {"filter": "mlp"}), "models[1].parameters.weight", "needs 'value'"),
-    (changed("models.1.parameters.weight", {"value": 1, "fliter": "x"}), "models[1].parameters.weight.fliter", "filter"),
-    (changed("models.1.parameters.weight", {"value": 1, "filter": 3}), "models[1].parameters.weight.filter", "no text"),
+    (
+        changed("models.1.parameters.weight", {"filter": "mlp"}),
+        "models[1].parameters.weight",
+        "needs 'value'",
+    ),
+    (
+        changed("models.1.parameters.weight", {"value": 1, "fliter": "x"}),
+        "models[1].parameters.weight.fliter",
+        "filter",
+    ),
+    (
+        changed("models.1.parameters.weight", {"value": 1, "filter": 3}),
+        "models[1].parameters.weight.filter",
+        "no text",
+    ),
     (changed("models.1.parameters", 3), "models[1].parameters", "must be a mapping"),
     (changed("models.1.parameters.normalize", True), "models[1].parameters.normalize", "recipe's parameters"),
     (changed("parameters.normalize", "yes please"), "parameters.normalize", "true or false"),
     (changed("models", [{"model": "base"}]), "models", "at least 1 model(s) beside the base, found 0"),
     (changed("models.2.model", "base"), "models", "lists the base model base twice"),
-    (changed("models.1.parameters.weight", {"search": [0, 1]}), "models[1].parameters.weight", "run an evolution"),
+    (
+        changed("models.1.parameters.weight", {"search": [0, 1]}),
+        "models[1].parameters.weight",
+        "run an evolution",
+    ),
     # What is not supported yet says so.
     (changed("tokenizer_source", "union"), "tokenizer_source", "not supported yet"),
     (changed("tokenizer", {"source": "base"}), "tokenizer", "not supported yet"),
@@ -89,7 +109,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("recipe", "field", "words"), BAD, ids=[f"{i}-{row[1]}" for i, row in enumerate(BAD)])
+@pytest.mark.parametrize(
+    ("recipe", "field", "words"), BAD, ids=[f"{i}-{row[1]}" for i, row in enumerate(BAD)]
+)
 def test_a_wrong_recipe_is_refused_with_its_path_and_the_fix(recipe: Any, field: str, words: str) -> None:
     with pytest.raises(BadInputError) as caught:
         parse_recipe(recipe, file="recipe.yaml")
@@ -145,12 +167,18 @@ def test_sources_of_a_slice_must_be_equally_long() -> None:
 
 def test_a_key_given_twice_is_refused_instead_of_losing_one() -> None:
     with pytest.raises(BadInputError, match="'weight' is given twice"):
-        parse_recipe("merge_method: linear\nmodels:\n- model: a\n  parameters:\n    weight: 1\n    weight: 2\n")
+        parse_recipe(
+            "merge_method: linear\nmodels:\n- model: a\n  parameters:\n    weight: 1\n    weight: 2\n"
+        )
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("a: [1", "not valid YAML"), ("- 1\n- 2\n", "must be one mapping"), ("a: 1\n---\nb: 2\n", "found 2 documents")],
+    [
+        ("a: [1", "not valid YAML"),
+        ("- 1\n- 2\n", "must be one mapping"),
+        ("a: 1\n---\nb: 2\n", "found 2 documents"),
+    ],
 )
 def test_text_that_is_no_recipe_is_refused(text: str, words: str) -> None:
     with pytest.raises(BadInputError, match=words):
@@ -166,7 +194,9 @@ def test_a_recipe_is_read_from_a_file_a_uri_text_or_a_mapping(tmp_path: Path) ->
     text = "merge_method: linear\nmodels:\n- {model: a, parameters: {weight: 1}}\n"
     path = tmp_path / "r.yaml"
     path.write_text(text, encoding="utf-8")
-    digests = {parse_recipe(source).digest() for source in (str(path), path.as_uri(), text, load_recipe(text)[0])}
+    digests = {
+        parse_recipe(source).digest() for source in (str(path), path.as_uri(), text, load_recipe(text)[0])
+    }
     assert len(digests) == 1
 
 
@@ -233,10 +263,17 @@ SEARCHED = {
     "models": [
         {"model": "one", "parameters": {"weight": {"search": [-0.5, 1.0], "start": 0.3}}},
         {"model": "two", "parameters": {"weight": [0.1, {"search": [0, 1]}]}},
-        {"model": "three", "parameters": {"weight": [{"value": {"search": [0, 2]}, "filter": "mlp"}, {"value": 1}]}},
+        {
+            "model": "three",
+            "parameters": {"weight": [{"value": {"search": [0, 2]}, "filter": "mlp"}, {"value": 1}]},
+        },
     ],
 }
-PATHS = ["models[0].parameters.weight", "models[1].parameters.weight[1]", "models[2].parameters.weight[0].value"]
+PATHS = [
+    "models[0].parameters.weight",
+    "models[1].parameters.weight[1]",
+    "models[2].parameters.weight[0].value",
+]
 
 
 def test_search_parameters_are_found_where_numbers_stand() -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.builders.control_plane import CONTINUE, ControlPlane, control_plane
 
 from engines.schemas import validate
 from engines.tracking import JsonlTracker
-from tests.builders.control_plane import CONTINUE, ControlPlane, control_plane
 
 ROOT = Path(__file__).parents[3]
 TOKEN = "b3f1c9d2e5a70461"
@@ -138,7 +138,9 @@ def test_without_a_control_plane_it_runs_alone(make: Callable[..., Run]) -> None
 
 
 def test_the_result_goes_where_the_environment_says(make: Callable[..., Run], tmp_path: Path) -> None:
-    run = make().start(EMEP_RESULT_PATH=str(tmp_path / "deep" / "r.json"), EMEP_TRACKER_URI=str(tmp_path / "track"))
+    run = make().start(
+        EMEP_RESULT_PATH=str(tmp_path / "deep" / "r.json"), EMEP_TRACKER_URI=str(tmp_path / "track")
+    )
     assert run.wait() == 0, run.output
     assert json.loads((tmp_path / "deep" / "r.json").read_text())["status"] == "done"
     assert not (tmp_path / "result.json").exists()
@@ -216,7 +218,9 @@ def test_it_renews_the_lease_and_reports_progress_checkpoint_and_end(
     ]
 
 
-def test_the_token_is_neither_printed_nor_given_to_the_engine(make: Callable[..., Run], plane: ControlPlane) -> None:
+def test_the_token_is_neither_printed_nor_given_to_the_engine(
+    make: Callable[..., Run], plane: ControlPlane
+) -> None:
     plane.complete = lambda number, body: (403, {"detail": "no"})
     run = make().start(plane)
     assert run.wait() == 0
@@ -225,9 +229,7 @@ def test_the_token_is_neither_printed_nor_given_to_the_engine(make: Callable[...
     assert [entry["token"] for entry in run.started()] == [False]
 
 
-def test_checkpoint_and_exit_saves_and_ends_with_75(
-    make: Callable[..., Run], plane: ControlPlane
-) -> None:
+def test_checkpoint_and_exit_saves_and_ends_with_75(make: Callable[..., Run], plane: ControlPlane) -> None:
     fields = {"steps": 5, "at": 3, "then": "wait"}
     plane.heartbeat = lambda number, body: STOP if (body["checkpoint"] or {}).get("step") == 3 else CONTINUE
     run = make(fields).start(plane)
@@ -281,7 +283,9 @@ def test_a_signal_means_checkpoint_and_exit(make: Callable[..., Run], number: si
 
 def test_past_the_grace_the_engine_is_killed(make: Callable[..., Run], plane: ControlPlane) -> None:
     hurried = (200, {"directive": "checkpoint_and_exit", "grace_seconds": 0.2, "lease_seconds": 60.0})
-    plane.heartbeat = lambda number, body: hurried if (body["checkpoint"] or {}).get("step") == 2 else CONTINUE
+    plane.heartbeat = lambda number, body: (
+        hurried if (body["checkpoint"] or {}).get("step") == 2 else CONTINUE
+    )
     run = make({"steps": 4, "at": 2, "then": "wait", "deaf": True}).start(plane)
     assert run.wait() == 75, run.output
     assert "killed after the grace period" in run.result()["error"]["message"]
@@ -384,7 +388,9 @@ def test_a_parallel_engine_has_a_process_for_each_granted_gpu(
     assert run.wait() == 0, run.output
     started = run.started()
     assert [(entry["cuda"], entry["indices"]) for entry in started] == seen
-    assert [(entry["rank"], entry["world"]) for entry in started] == [(i, len(seen)) for i in range(len(seen))]
+    assert [(entry["rank"], entry["world"]) for entry in started] == [
+        (i, len(seen)) for i in range(len(seen))
+    ]
     metrics = run.result()["metrics"]
     assert metrics["rank"] == 0
     assert metrics["counts"] == {"steps": 2 * len(seen), **{f"rank{i}": 1 for i in range(len(seen))}}

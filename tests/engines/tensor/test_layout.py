@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.builders.checkpoints import save_model
 
 from engines.contract import BadInputError
 from engines.tensor.layout import INDEX, read_header, read_layout
-from tests.builders.checkpoints import save_model
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,10 @@ def test_every_type_round_trips_through_any_shard_size(tmp_path: Path, shard_byt
         with safe_open(tmp_path / file, "pt") as opened:
             assert opened.metadata() == {"format": "pt"}  # without it transformers refuses the file
     assert (tmp_path / INDEX).exists() == (len(writer.shards) > 1)
-    assert all(sum(t.nbytes for t in shard.tensors) <= shard_bytes or len(shard.tensors) == 1 for shard in writer.shards)
+    assert all(
+        sum(t.nbytes for t in shard.tensors) <= shard_bytes or len(shard.tensors) == 1
+        for shard in writer.shards
+    )
 
 
 def test_the_index_counts_all_bytes_and_names_every_tensor(tmp_path: Path) -> None:
@@ -131,7 +134,10 @@ def test_a_file_that_shrinks_after_its_header_was_read_is_noticed(tmp_path: Path
     layout = read_layout(tmp_path)
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with TensorEngine("cpu").open(layout) as reader, pytest.raises(BadInputError, match="ends inside tensor a"):
+    with (
+        TensorEngine("cpu").open(layout) as reader,
+        pytest.raises(BadInputError, match="ends inside tensor a"),
+    ):
         reader.tensor("a")
 
 

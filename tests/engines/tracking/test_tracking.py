@@ -13,9 +13,16 @@ from engines.tracking import Event, JsonlTracker, open_tracker
 
 def test_an_event_written_twice_counts_once(tmp_path: Path) -> None:
     tracker = JsonlTracker(str(tmp_path))
-    for event in (Event("1", "r", "started"), Event("2", "r", "finished", {"acc": 0.5}), Event("1", "r", "started")):
+    for event in (
+        Event("1", "r", "started"),
+        Event("2", "r", "finished", {"acc": 0.5}),
+        Event("1", "r", "started"),
+    ):
         tracker.log(event)
-    assert [(event.event_id, event.kind) for event in tracker.events()] == [("1", "started"), ("2", "finished")]
+    assert [(event.event_id, event.kind) for event in tracker.events()] == [
+        ("1", "started"),
+        ("2", "finished"),
+    ]
 
 
 def test_a_torn_line_costs_that_event_and_no_other(tmp_path: Path) -> None:

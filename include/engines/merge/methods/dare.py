@@ -1,7 +1,8 @@
 """DARE: drop and rescale ("Language models are super Mario", Yu et al. 2023, arXiv 2311.03099).
 
-Each element of a task vector is kept with probability ``density``. What is kept is scaled so that the tensor's L1
-norm is what it was; in the mean that is the paper's 1/density, and users of recipes expect the former.
+Each element of a task vector is kept with probability ``density``. What is kept is scaled so that the
+tensor's L1 norm is what it was; in the mean that is the paper's 1/density, and users of recipes expect the
+former.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def merge_ties(job: TensorJob) -> Iterator[Tensor]:
 class RandomDrop:
     """Keeps an element where its 32 random bits are below ``density · 2³²``.
 
-    The bits of a block of 65,536 elements come from a generator seeded by (run seed, tensor, input, block): the
-    mask does not depend on order, threads, chunk sizes, sharding or device.
+    The bits of a block of 65,536 elements come from a generator seeded by (run seed, tensor, input, block):
+    the mask does not depend on order, threads, chunk sizes, sharding or device.
     """
 
     density: float

@@ -1,7 +1,7 @@
 """Comparisons of chunks, as factors 0 and 1 of the chunk's type.
 
-On a CPU torch writes booleans one by one; numpy compares the same memory seven times faster, and bytes become floats
-four times faster than booleans do (both measured on 256K float32 elements, one thread).
+On a CPU torch writes booleans one by one; numpy compares the same memory seven times faster, and bytes become
+floats four times faster than booleans do (both measured on 256K float32 elements, one thread).
 """
 
 from __future__ import annotations

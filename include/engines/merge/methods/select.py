@@ -1,8 +1,8 @@
 """The k greatest magnitudes of a tensor, exactly, without sorting and without holding the tensor.
 
-The bits of |δ| as an integer rise with |δ|. Counting them by their top digits finds the digit in which the k-th
-greatest lies; counting the next digits below it finds the rest: a radix selection, in as many passes over the input
-as there are digits (two for float32). Memory is one histogram per input.
+The bits of |δ| as an integer rise with |δ|. Counting them by their top digits finds the digit in which the
+k-th greatest lies; counting the next digits below it finds the rest: a radix selection, in as many passes
+over the input as there are digits (two for float32). Memory is one histogram per input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DIGIT = 16
 
 @dataclass
 class _Search:
-    """State of one input's selection: the known high digits of the threshold, and how many are still sought."""
+    """One input's selection: the known high digits of the threshold, and how many are still sought."""
 
     sought: int
     """Rank, counted from the greatest, of the element sought among those that share ``prefix``."""
@@ -32,7 +32,7 @@ class _Search:
 
 @dataclass
 class TopMagnitudes:
-    """Keeps what is above the threshold, and of the elements equal to it the first ``ties`` in index order."""
+    """Keeps what is above the threshold, and of the elements equal to it the first ``ties`` by index."""
 
     threshold: float
     ties: int
@@ -69,7 +69,8 @@ class Drop:
 
 
 def magnitude_thresholds(job: TensorJob) -> list[Sparsifier]:
-    """For each input the selection of its int(density · numel) greatest magnitudes, at least one unless density is 0.
+    """For each input the selection of its int(density · numel) greatest magnitudes, at least one unless
+    density is 0.
 
     With ``rescale`` what is kept is scaled to the L1 norm of the whole.
     """

@@ -1,4 +1,7 @@
-"""Spherical linear interpolation of two tensors (K. Shoemake, "Animating rotation with quaternion curves", 1985)."""
+"""Spherical linear interpolation of two tensors (K.
+
+Shoemake, "Animating rotation with quaternion curves", 1985).
+"""
 
 from __future__ import annotations
 
