@@ -50,6 +50,8 @@ JOB_FIELDS = (
 """Fields of a job that are arguments of the operator; ``queue`` is ``job_queue``, because Airflow's means
 another."""
 INLINE_SECONDS = 8.0
+LAST_LINES_SECONDS = 3.0
+"""How long a log may take to be whole after the end; then the task ends without its last lines."""
 _POLL = (0.1, 0.5)
 
 
@@ -286,7 +288,8 @@ class FairShareGpuOperator(BaseOperator):
                 self.log.info(sentence)
             self._read_log(api, job, stream)
             if _ended(job):
-                while not stream.complete and job.allocation_id and time.monotonic() < until + 2:
+                last_lines = time.monotonic() + LAST_LINES_SECONDS
+                while not stream.complete and job.allocation_id and time.monotonic() < last_lines:
                     self._read_log(api, job, stream)
                     time.sleep(0.1)
                 self._show(stream.flush())
