@@ -39,6 +39,7 @@ class Board:
         self.promised: dict[str, IntArray] = {}
         """Job id -> GPUs that are its own to take: free ones, or on their way to it."""
         self._releases: dict[str, float] = {}
+        self._owner: dict[int, str] | None = None
         self._before_promise: dict[str, FloatArray] = {}
         self._end_graces()
         self._promise(pending, holds)
@@ -70,8 +71,9 @@ class Board:
 
     def owners_of(self, gpus: IntArray) -> list[str]:
         """Ids of the jobs that run on any of these GPUs."""
-        wanted = set(gpus.tolist())
-        return sorted(job_id for job_id, held in self.allocated.items() if not wanted.isdisjoint(held))
+        if self._owner is None:
+            self._owner = {gpu: job_id for job_id, held in self.allocated.items() for gpu in held}
+        return sorted({self._owner[gpu] for gpu in gpus.tolist() if gpu in self._owner})
 
     # ---- room ----------------------------------------------------------------------------------------------
 

@@ -120,11 +120,13 @@ class Field:
         """Places of the candidates of some units' offers, less those that turn out not to be needed."""
         chosen: dict[int, None] = {}
         for unit in units:
-            rows = [row for row in range(int(layout.first[unit]), ends[unit] + 1) if counts[row]]
-            spare = int(counts[rows].sum()) - int(need[unit])
-            for row in reversed(rows):
-                if counts[row] <= spare:
-                    spare -= int(counts[row])
+            first = int(layout.first[unit])
+            rows = np.flatnonzero(counts[first : ends[unit] + 1]) + first
+            freed = counts[rows].tolist()
+            spare = sum(freed) - int(need[unit])
+            for row, count in zip(reversed(rows.tolist()), reversed(freed), strict=True):
+                if count <= spare:
+                    spare -= count
                 else:
                     chosen[int(layout.candidate[row])] = None
         return sorted(chosen)

@@ -56,6 +56,8 @@ class Preemption:
         self._board, self._holdings, self._policy = board, holdings, board.policy
         self._by_class: dict[tuple[str, str], list[Candidate]] | None = None
         self._evicted: set[str] = set()
+        self._offered: dict[frozenset[tuple[str, str]], list[int]] = {}
+        """GPUs of all victims that are left, for those who ask when all is decided."""
         self._fields: dict[tuple[frozenset[tuple[str, str]], Filter], Field] = {}
         """Candidates by the classes they are of and the kind of GPU that is asked for."""
         self._failed: dict[tuple[int, object, str], float] = {}
@@ -169,13 +171,14 @@ class Preemption:
         if found is None:
             return None
         victims, is_minimal = found
-        if not is_minimal or not index.unlimited_nodes:
+        if not is_minimal:
             contest = self._contest(job, request, pool, end, victims, "priority")
-            if contest is None:
-                # Cores or memory are short where GPUs are not: look at every candidate.
-                return self._choose(job, request, pool, end, self.victims_for(job), "priority")
-            victims = prune(contest, victims)
-        return self._with(job, request, pool, end, victims, "priority")
+            victims = victims if contest is None else prune(contest, victims)
+        choice = self._with(job, request, pool, end, victims, "priority")
+        if choice is None and not index.unlimited_nodes:
+            # Cores or memory are short where GPUs are not: look at every candidate.
+            return self._choose(job, request, pool, end, self.victims_for(job), "priority")
+        return choice
 
     def _field(self, job: Job, request: Request, pool: str) -> Field:
         classes = self._policy.victim_classes(job.queue, job.priority)
@@ -271,9 +274,12 @@ class Preemption:
     def best_after(self, job: Job, request: Request, pool: str) -> int:
         """GPUs that the best domain (node, where the job names a number of nodes) could offer after preemption."""
         board, index = self._board, self._board.index
+        classes = self._policy.victim_classes(job.queue, job.priority)
+        gpus = self._offered.get(classes)
+        if gpus is None:
+            gpus = self._offered[classes] = [gpu for one in self.victims_for(job) for gpu in one.gpus]
         offered = self._base(job, pool, math.inf)
-        for one in self.victims_for(job):
-            offered[list(one.gpus)] = True
+        offered[gpus] = True
         cells = board.room_of(request, pool, offered & index.gpu_usable).available
         domains = index.domains(request.nvlink, request.level)
         sums = domains.part_sums(cells) if request.node_count else domains.sums(cells)
