@@ -57,15 +57,15 @@ class Lesson:
     """Highest learning rate: reached after 20 steps, then falling linearly."""
 
 
-def initial_state(seed: int) -> State:
+def initial_state(seed: int, config: dict[str, Any] = CONFIG) -> State:
     """Random weights: normal with the config's standard deviation, norms one."""
     generator = torch.Generator().manual_seed(seed)
     state = {}
-    for name, shape in LlamaForward(CONFIG).shapes().items():
+    for name, shape in LlamaForward(config).shapes().items():
         if len(shape) == 1:
             state[name] = torch.ones(shape)
         else:
-            state[name] = torch.randn(shape, generator=generator) * CONFIG["initializer_range"]
+            state[name] = torch.randn(shape, generator=generator) * config["initializer_range"]
     return state
 
 

@@ -73,8 +73,13 @@ class CmaEs:
 
     def ask(self, seed: int) -> list[Genes]:
         """See Optimizer."""
-        self._cma.reseed_rng(seed)
-        return [tuple(map(float, self._cma.ask())) for _ in range(self._cma.population_size)]
+        cma = self._cma
+        cma.reseed_rng(seed)
+        covariance = cma._C.copy()
+        population = [tuple(map(float, cma.ask())) for _ in range(cma.population_size)]
+        # Asking rounds the matrix anew; put back, so that asking changes nothing, to the last bit.
+        cma._C, cma._B, cma._D = covariance, None, None
+        return population
 
     def tell(self, solutions: Sequence[tuple[Genes, float]]) -> None:
         """See Optimizer."""

@@ -1,0 +1,66 @@
+"""A search whose processes are killed with SIGKILL ends with the populations of one left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.builders.evolving import SmallSearch, records_of
+
+ROOT = Path(__file__).parents[3]
+
+PROGRAM = """
+import json, sys
+from engines.evolution.loop import LoopSettings, evolve
+run_uri, recipe, task = sys.argv[1:4]
+evolve(LoopSettings(run_uri, json.loads(recipe), (task,), 3, 6, seed=7, device="cpu"))
+print("finished", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory: pytest.TempPathFactory) -> SmallSearch:
+    return SmallSearch(tmp_path_factory.mktemp("search"))
+
+
+def start(search: SmallSearch, run: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, run.as_uri(), json.dumps(search.recipe), search.task],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def files_of(run: Path) -> int:
+    return sum(1 for _ in run.rglob("*.json")) if run.is_dir() else 0
+
+
+def test_kill_9_anywhere_gives_the_same_final_population(tmp_path: Path, search: SmallSearch) -> None:
+    undisturbed = start(search, tmp_path / "whole")
+    assert "finished" in undisturbed.communicate()[0]
+    total = files_of(tmp_path / "whole")
+    run = tmp_path / "killed"
+    generator = random.Random(11)
+    # Killed as soon as so many records are there: in one generation or another, or between them.
+    marks = sorted(generator.sample(range(2, total - 3), 3))
+    for mark in marks:
+        process = start(search, run)
+        try:
+            while process.poll() is None and files_of(run) < mark:
+                os.sched_yield()
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    finished = start(search, run)
+    assert "finished" in finished.communicate()[0]
+    assert records_of(run) == records_of(tmp_path / "whole")
