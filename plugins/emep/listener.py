@@ -53,6 +53,11 @@ def release(key: tuple[str, str, str, int], last_try: int) -> None:
 
     try:
         with client() as api:
-            cancel_jobs(api, *key, up_to_try=last_try, reason="the Airflow task has ended without its worker")
+            cancel_jobs(
+                api,
+                *key,
+                up_to_try=last_try,
+                reason="its Airflow task was ended by hand, or has lost its worker",
+            )
     except Exception as error:
         log.warning("The jobs of %s cannot be released now: %s", "/".join(map(str, key)), error)
