@@ -101,7 +101,7 @@ def test_a_change_of_health_moves_what_can_be_placed() -> None:
     planner = Planner([node], policy)
     planner.submit(a_job("x").gpus(4).limit(10).build())
     assert [start.job_id for start in planner.plan(0.0).starts] == ["x"]
-    planner.reset([replace(node, gpus=node.gpus[1:] + (replace(node.gpus[0], foreign=True),))])
+    planner.reset([replace(node, gpus=(replace(node.gpus[0], foreign=True), *node.gpus[1:]))])
     assert not planner.plan(0.0).starts
 
 

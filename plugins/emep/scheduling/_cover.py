@@ -1,10 +1,10 @@
 """Choosing the cells of one region (a set of cells that together hold enough GPUs) for one job.
 
-The key of a choice is the order of the contract, most significant first: blocks, racks, NVLink groups (a GPU
-without NVLink is a group of its own), nodes, least network bandwidth of its nodes (high is good), GPU memory
-taken, what ``pack`` or ``spread`` say of the free GPUs left in its groups and then its nodes, names. All of it
-but memory, islands and names follows from *which* cells are touched, so small regions are searched by subsets
-of cells, exactly; large ones domain by domain, with bounds that spare most domains a closer look.
+The key of a choice is the order of the contract, most significant first: blocks, racks, NVLink groups (a
+GPU without NVLink is a group of its own), nodes, least network bandwidth of its nodes (high is good), GPU
+memory taken, what ``pack`` or ``spread`` say of the free GPUs left in its groups and then its nodes, names.
+All of it but memory, islands and names follows from *which* cells are touched, so small regions are searched
+by subsets of cells, exactly; large ones domain by domain, with bounds that spare most a closer look.
 """
 
 from __future__ import annotations

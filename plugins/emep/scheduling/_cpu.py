@@ -15,10 +15,10 @@ from emep.scheduling.model import Job
 def place_cpu_job(
     board: Board, request: Request, pools: tuple[str, ...], kept: frozenset[str] = frozenset()
 ) -> tuple[str, ...] | None:
-    """Names of the nodes for a CPU job; None where it does not fit now. ``kept`` nodes are reserved for others.
+    """Names of the nodes for a CPU job; None where it does not fit now. ``kept``: reserved for others.
 
     Its cores and memory are split evenly over ``node_count`` nodes (one if it names none). Nodes without free
-    GPUs come first, then under ``pack`` the node with the fewest cores left (``spread``: the most), then names.
+    GPUs come first, then under ``pack`` those with the fewest cores left (``spread``: the most), then names.
     """
     index = board.index
     count = request.node_count or 1

@@ -13,6 +13,7 @@ from emep.scheduling._cpu import CpuReservations, place_cpu_job
 from emep.scheduling._entry import Blocked, Entry, EntryBook, Leaf
 from emep.scheduling._index import ClusterIndex, IntArray
 from emep.scheduling._occupancy import Occupancy
+from emep.scheduling._overtake import Overtaking
 from emep.scheduling.backfill import earliest
 from emep.scheduling.eligibility import Request
 from emep.scheduling.explain import Explainer
@@ -70,6 +71,8 @@ class Cycle:
         """Pools that have all the reservations they may have."""
         self._closed: dict[tuple[str, bool], str] = {}
         """Without backfill: (pool, CPU job?) -> the job that everybody there is behind."""
+        self._held_back: set[str] = set()
+        """Jobs that would make others wait too long if they started now."""
         for job_id in self.board.promised:
             self._count_promise(self._by_id[job_id].job, 1)
 
@@ -124,6 +127,10 @@ class Cycle:
             if entry.verdict is not None:
                 self.rejections.append(Reject(entry.job.id, *entry.verdict))
         served = self._serve_holders()
+        if self.policy.overtaking == "bounded" and self.policy.order != "submit_time":
+            overtaking = Overtaking(self, lines)
+            served |= overtaking.run()
+            self._held_back = overtaking.held_back
         order = PendingOrder(lines, lambda: self.tree)
         failed, full, promised, now = self._failed, self._full, self.board.promised, self.now
         for entry in order:
@@ -161,12 +168,31 @@ class Cycle:
         if not pools:
             first = self._closed.get((request.pools[0], is_cpu_job)) if request.pools else None
             return Blocked(entry, behind=first)
-        if self._try_start(entry, pools, self.now + entry.limit):
+        if job.id not in self._held_back and self._try_start(entry, pools, self.now + entry.limit):
             return None
         if not is_cpu_job and self._try_preempt(entry, pools):
             return Blocked(entry, holding=True)
         self._reserve(entry, pools)
         return entry.blocked
+
+    # ---- for those who go ahead of their turn --------------------------------------------------------------
+
+    def has_room(self, entry: Entry) -> bool:
+        """Whether the job could be placed now without touching what is reserved."""
+        failed = self._failed.get(id(entry.request))
+        end = self.now + entry.limit
+        if failed is not None and failed <= end:
+            return False
+        return any(self._find(entry.request, pool, end) is not None for pool in entry.request.pools)
+
+    def try_start(self, entry: Entry) -> bool:
+        """Start the job now if it can be placed."""
+        return self._try_start(entry, entry.request.pools, self.now + entry.limit)
+
+    def reserve(self, entry: Entry) -> None:
+        """Reserve for the job, where its pools have reservations left."""
+        if self.policy.reservations != 0:
+            self._reserve(entry, entry.request.pools)
 
     # ---- starts --------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """Victims among many candidates: who is cheapest in each NVLink group, rack or node, worked out with arrays.
 
-Candidates are kept in one greedy order (class, then work lost by GPU freed, then latest start). For each domain
-that could hold the job the first ones that free enough are its offer; offers are compared roughly with arrays,
-the best few exactly.
+Candidates are kept in one greedy order (class, then work lost by GPU freed, then latest start). For each
+domain that could hold the job the first ones that free enough are its offer; offers are compared roughly with
+arrays, the best few exactly.
 """
 
 from __future__ import annotations

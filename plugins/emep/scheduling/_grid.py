@@ -1,4 +1,4 @@
-"""Which GPUs are free over time, one by one: for several reservations where it matters which GPUs they take."""
+"""Which GPUs are free over time, one by one: for several reservations that are not about numbers alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CELLS: Final = 4_000_000
 
 
 class Grid:
-    """``next_busy[i, g]``: when GPU ``gpus[g]`` is next busy, seen from ``times[i]`` (that time: it is now)."""
+    """``next_busy[i, g]``: when ``gpus[g]`` is next busy, seen from ``times[i]`` (that time itself: it is)."""
 
     def __init__(self, now: float, gpus: IntArray, until: FloatArray) -> None:
         self.gpus = gpus
@@ -51,7 +51,7 @@ class Grid:
         return place
 
     def open_steps(self, eligible: BoolArray, duration: float, need: int) -> list[tuple[float, IntArray]]:
-        """(time, GPUs) of every step from which on ``need`` or more eligible GPUs are free for ``duration``."""
+        """(time, GPUs) of every step from which ``need`` or more eligible GPUs are free for ``duration``."""
         columns = np.flatnonzero(eligible[self.gpus])
         free = self._next_busy[:, columns] >= (self.times + (duration - TIME_TOLERANCE))[:, None]
         enough = np.flatnonzero(free.sum(axis=1) >= need)

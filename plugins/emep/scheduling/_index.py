@@ -175,7 +175,7 @@ class ClusterIndex:
             == len({(cell[1], cell[1] < 0 and cell[0]) for cell in cells})
         )
         self.simple = self.uniform and alone and len({cell[1] < 0 for cell in cells}) <= 1
-        """Whether all GPUs are alike, each node is one NVLink group of its own, or there is no NVLink at all."""
+        """Whether GPUs are alike and each node is one NVLink group of its own, or there is no NVLink."""
         self.has_many_cells = len(cells) != len({cell[0] for cell in cells})
         """Whether some node has more than one cell."""
         self.unlimited_nodes = bool(np.isinf(self.node_cpu).all() and np.isinf(self.node_memory).all())

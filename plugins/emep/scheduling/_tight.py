@@ -18,9 +18,9 @@ def tight(
 ) -> tuple[tuple[int, int], ...]:
     """(cell, count) pairs that add up to ``need``; the cells together hold as much.
 
-    Units are NVLink groups, or nodes where there is no NVLink. As few units as will do, then (where nodes have
-    several) as few nodes; of such sets the one with the fewest GPUs in all (best fit; the most, to spread), of
-    those the first by name.
+    Units are NVLink groups, or nodes where there is no NVLink. As few units as will do, then (where nodes
+    have several) as few nodes; of such sets the one with the fewest GPUs in all (best fit; the most, to
+    spread), of those the first by name.
     """
     groups = index.cell_group[cells]
     if (groups != NO_GROUP).any() and (groups == NO_GROUP).any():

@@ -108,7 +108,7 @@ def set_key(victims: Sequence[Candidate], *, by_class: bool = True) -> SetKey:
 
 
 class _ByClass:
-    """Work lost by class value, compared from the highest class down; a class that is missing lost nothing."""
+    """Work lost by class value, compared from the highest class down; a class that is missing lost none."""
 
     __slots__ = ("_work",)
 
@@ -167,10 +167,7 @@ def _enough(contest: Contest, chosen: Sequence[Candidate]) -> bool:
 def _greedy(contest: Contest) -> list[Candidate] | None:
     ordered = sorted((one for one, _ in contest.candidates), key=contest.greedy_key)
     request = contest.request
-    if request.node_count:
-        starts = _by_node(contest, ordered)
-    else:
-        starts = _by_domain(contest, ordered)
+    starts = _by_node(contest, ordered) if request.node_count else _by_domain(contest, ordered)
     best: tuple[SetKey, list[Candidate]] | None = None
     for chosen in starts:
         key = contest.key(chosen)
@@ -194,7 +191,7 @@ def prune(contest: Contest, victims: list[Candidate]) -> list[Candidate]:
 
 
 def _by_domain(contest: Contest, ordered: list[Candidate]) -> list[list[Candidate]]:
-    """For each domain that could hold the job, its cheapest candidates until it does, less who is not needed."""
+    """For each domain that could hold the job, its cheapest candidates until it does, less those in excess."""
     index, need = contest.board.index, contest.request.gpus
     domains = index.domains(contest.request.nvlink, contest.request.level)
     have = domains.sums(contest.base).tolist()

@@ -1,7 +1,7 @@
 """Reservations: the earliest time, and the GPUs, at which a job that does not fit now will fit.
 
-Computed from the remaining limits of what runs. Among placements at that time it takes as few of the GPUs that
-are free now as it can, so that as many of those as possible stay open to jobs that run past that time.
+Computed from the remaining limits of what runs. Among placements at that time it takes as few of the GPUs
+that are free now as it can, so that as many of those as possible stay open to jobs that run past that time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a job asks of a cluster, normalised: defaults of its queue filled in, equal requests made equal values."""
+"""What a job asks of a cluster: defaults of its queue filled in, equal requests made equal values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Request:
     node_count: int
     """Exactly this many nodes, evenly; 0: however placement likes."""
     cpu: float
-    """CPU cores of the whole job; a job with GPUs takes them from its nodes in proportion to its GPUs there."""
+    """Cores of the whole job; a job with GPUs takes them from its nodes in proportion to its GPUs there."""
     memory: int
     """Host memory of the whole job in bytes, shared out like ``cpu``."""
     pools: tuple[str, ...]

@@ -41,7 +41,7 @@ class Facts:
 
 
 def score_of(job: Job, policy: Policy, tree: FairTree, now: float) -> ScoreTerms:
-    """``value(class) x clamp(1 + deficit, 0.25, 2)`` with the project's deficit, and the order key in words."""
+    """``value(class) x clamp(1 + deficit, 0.25, 2)``, the project's deficit, and the order key in words."""
     value = policy.class_value(job.priority)
     deficit = tree.deficit(tree.project(job.queue, job.project))
     key = [f"class {policy.canonical_class(job.priority)} = {value:g}", *tree.levels_in_words(job)]
@@ -108,8 +108,8 @@ class Explainer:
         owners = board.owners_of(going)
         rest = max(0.0, board.release_of(job.id) - cycle.now)
         text = (
-            f"{len(mine)} GPUs are held for it; {len(going)} of them come free when "
-            f"{_some(owners)} {'has' if len(owners) == 1 else 'have'} yielded, in at most {format_duration(rest)}"
+            f"{len(mine)} GPUs are held for it; {len(going)} of them come free when {_some(owners)} "
+            f"{'has' if len(owners) == 1 else 'have'} yielded, in at most {format_duration(rest)}"
         )
         return Reason(ReasonCode.WAITING_FOR_PREEMPTION, text)
 
@@ -153,8 +153,8 @@ class Explainer:
                 kept = kept[eligible[board.index.gpu_cell[kept]]]
                 if len(kept) and one.job.id != job.id:
                     text = (
-                        f"{len(kept)} of the {facts.free} free GPUs are reserved for job {one.job.id} until it "
-                        f"starts, in {format_duration(one.at - cycle.now)} (at {one.at:.17g}), "
+                        f"{len(kept)} of the {facts.free} free GPUs are reserved for job {one.job.id} "
+                        f"until it starts, in {format_duration(one.at - cycle.now)} (at {one.at:.17g}), "
                         "and this job may run longer"
                     )
                     found.append(Reason(ReasonCode.BEHIND_RESERVATION, text))
@@ -216,7 +216,7 @@ class Explainer:
             whole = domains.domain_of_part[domains.part_sums(free) >= request.per_node]
             most = int(np.bincount(whole).max()) if len(whole) else 0
             if most < request.node_count:
-                text = f"needs {request.node_count} nodes with {request.per_node} free GPUs each, {most} have them"
+                text = f"needs {request.node_count} nodes with {request.per_node} free GPUs each, {most} fit"
                 facts.reasons.append(Reason(ReasonCode.NO_TOPOLOGY_DOMAIN, text))
 
     def _out_of_service(self, facts: Facts, eligible: np.ndarray) -> None:

@@ -43,7 +43,7 @@ class Gpu:
     gpu_type: str = ""
     memory: int = 0
     nvlink_group: str | None = None
-    """Name of its NVLink group, unique in the cluster; a group may be part of a node, a node, or span nodes."""
+    """Name of its NVLink group, unique in the cluster; it may be part of a node, a node, or span nodes."""
     state: GpuState = GpuState.HEALTHY
     foreign: bool = False
     """Used by somebody outside EMEP: not EMEP's to give."""
@@ -101,7 +101,7 @@ class Job:
     affinity: tuple[LabelTerm, ...] = ()
     anti_affinity: tuple[LabelTerm, ...] = ()
     max_duration: float | None = None
-    """Hard limit of each run; None: endless (inference services), or the queue's default where that applies."""
+    """Hard limit of each run; None: endless (inference), or the queue's default where that applies."""
     preemptible: bool | None = None
     """None: the queue's default."""
     checkpoint_interval: float | None = None
@@ -115,7 +115,7 @@ class Job:
     not_before: float = 0.0
     """A backoff: not considered earlier than this."""
     estimated_duration: float | None = None
-    """What the same (user, job_type, GPUs) took before; for ordering and estimates only, never for killing."""
+    """What the same (user, job_type, GPUs) took before; for order and estimates only, never for killing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class UsageRecord:
-    """Decayed consumption of one leaf entity in one queue, as of the snapshot's ``now``: billed GPU-seconds."""
+    """Decayed consumption of one leaf entity in one queue as of the snapshot's ``now``: billed GPU-seconds."""
 
     queue: str
     project: str
@@ -165,9 +165,9 @@ class Snapshot:
     usage: tuple[UsageRecord, ...] = ()
     """Consumption of what has ended and of what runs, up to ``now``."""
     holds: tuple[Hold, ...] = ()
-    """GPUs promised by earlier plans (``Plan.holds``) to jobs that are still pending: kept from everybody else
-    until the job starts, also after its victims have gone. Without it only ``Allocation.held_for`` holds GPUs,
-    and only while the victim is still yielding."""
+    """GPUs promised by earlier plans (``Plan.holds``) to jobs that are still pending: kept from everybody
+    else until the job starts, also after its victims have gone. Without it only ``Allocation.held_for`` holds
+    GPUs, and only while the victim is still yielding."""
 
 
 class ReasonCode(str, Enum):
@@ -289,7 +289,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All decisions of one cycle, in the order in which they are to be carried out: preemptions, then starts."""
+    """All decisions of one cycle, to be carried out in this order: preemptions, then starts."""
 
     starts: tuple[Start, ...] = ()
     preemptions: tuple[Preempt, ...] = ()

@@ -39,15 +39,20 @@ def is_starving(job: Job, policy: Policy, now: float) -> bool:
 def key_among_equals(job: Job, policy: Policy, now: float) -> AmongEquals:
     """Order among jobs of one class whose users tie: (starving first, size, submission, id).
 
-    Size is 0 under ``submit_time`` and for the starving, seconds under ``shortest``, GPU-seconds under
-    ``smallest_area``.
+    Size counts where the order is not that of submission, nor bound to it (``overtaking``), and not for the
+    starving.
     """
-    if policy.order == "submit_time" or is_starving(job, policy, now):
+    if policy.order == "submit_time" or policy.overtaking == "bounded" or is_starving(job, policy, now):
         return (0.0, 0.0, job.submit_time, job.id)
+    return (1.0, size_of(job, policy), job.submit_time, job.id)
+
+
+def size_of(job: Job, policy: Policy) -> float:
+    """Seconds under ``shortest``, GPU-seconds under ``smallest_area``, else 0: the smaller goes first."""
+    if policy.order == "submit_time":
+        return 0.0
     size = expected_duration(job, policy)
-    if policy.order == "smallest_area":
-        size *= max(job.gpu_count, 1)
-    return (1.0, size, job.submit_time, job.id)
+    return size * max(job.gpu_count, 1) if policy.order == "smallest_area" else size
 
 
 class Lines:

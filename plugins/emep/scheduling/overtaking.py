@@ -122,7 +122,7 @@ class Queue:
         """Whether ``chosen`` may start now; if so the projection goes on as if it had started."""
         rest = [one for one in self._waiting if one is not chosen]
         profile = self._profile
-        if self.starts[chosen.id] > profile.times[0] + TOLERANCE:
+        if self.start_of(chosen) > profile.times[0] + TOLERANCE:
             trial = profile.copy()
             trial.take_now(chosen.gpus, chosen.duration)
             projected = self._project(trial, rest, self.starts)
@@ -131,9 +131,13 @@ class Queue:
             self.starts = projected
         return True
 
+    def start_of(self, one: Candidate) -> float:
+        """When it is projected to start; inf for one that comes after all that are projected."""
+        return self.starts.get(one.id, math.inf)
+
     def started(self, chosen: Candidate) -> None:
         """``chosen`` has started: it waits no longer, and holds its GPUs."""
-        self._waiting.remove(chosen)
+        self._waiting = [one for one in self._waiting if one is not chosen]
         self._profile.take_now(chosen.gpus, chosen.duration)
 
     def waits_until(self, chosen: Candidate, time: float) -> None:

@@ -27,8 +27,8 @@ def plan(
     """Decide everything there is to decide at ``now`` (seconds, of the caller's epoch).
 
     ``index`` is ``ClusterIndex(snapshot.nodes)``, for callers that plan often over the same nodes.
-    ``explain=False`` leaves out ``Plan.waiting``, for callers that do not show it to anybody. The caller hands
-    ``Plan.holds`` back as ``Snapshot.holds`` next time, so that a preemptor finds what was freed for it.
+    ``explain=False`` leaves out ``Plan.waiting``, for callers that do not show it to anybody. The caller
+    hands ``Plan.holds`` back as ``Snapshot.holds`` next time, so that a preemptor finds what was freed for it.
 
     Raises ValueError where two nodes, or two GPUs of a node, have one name.
     """

@@ -20,7 +20,7 @@ from emep.scheduling.quota import Holdings
 
 
 class Planner:
-    """Tell it of jobs that arrive and leave and of allocations that start, change and end, then ask for plans.
+    """Tell it of jobs that arrive and leave, of allocations that start, change and end, then ask for plans.
 
     It takes nothing from its own plans: a start that is carried out is reported back by ``leave`` and
     ``start`` like any other. Order of ``usage`` and of starts as in the snapshots that ``plan`` would get.

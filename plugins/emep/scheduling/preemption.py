@@ -1,4 +1,4 @@
-"""Who makes room for a job that cannot be placed: the cheapest minimal set of victims whose GPUs make a placement.
+"""Who makes room for a job that cannot be placed: the cheapest minimal set of victims that is enough.
 
 Candidates run, may be preempted (their own word, else their queue's), are of a class that the job's class may
 evict (the queue's matrix; tiers across queues) and have run for ``min_runtime``. A job within its guarantee
@@ -272,7 +272,7 @@ class Preemption:
         return base & self._open(pool, end)
 
     def best_after(self, job: Job, request: Request, pool: str) -> int:
-        """GPUs that the best domain (node, where the job names a number of nodes) could offer after preemption."""
+        """GPUs that the best domain (node, where the job names a number of them) could offer at the most."""
         board, index = self._board, self._board.index
         classes = self._policy.victim_classes(job.queue, job.priority)
         gpus = self._offered.get(classes)

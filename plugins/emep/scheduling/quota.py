@@ -97,7 +97,7 @@ class Holdings:
         )
 
     def borrowed(self, job: Job, pool: str) -> float:
-        """How many GPUs of the pool may be taken back from the job's owners: what they hold beyond guarantees.
+        """How many GPUs of the pool may be taken back from the job's owners: what is beyond guarantees.
 
         The least over everybody above the job who has a guarantee; without any, all is borrowed (inf).
         """

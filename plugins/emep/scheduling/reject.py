@@ -1,4 +1,4 @@
-"""Jobs that can never run, on any healthy and empty state of this cluster: the verdict names the limit and the numbers."""
+"""Jobs that can never run, be the cluster ever so healthy and empty: a verdict with limit and numbers."""
 
 from __future__ import annotations
 
@@ -118,7 +118,8 @@ def _of_gpu_kind(request: Request, index: ClusterIndex, pools: list[str]) -> Ver
     if request.gpu_type:
         kinds = sorted({index.cell_type[cell] for cell in np.flatnonzero(labelled)} - {""})
         if request.gpu_type not in kinds:
-            text = f"gpu_type: no GPU of {_pools(pools)} is a {request.gpu_type!r}, {suggest(request.gpu_type, kinds)}"
+            near = suggest(request.gpu_type, kinds)
+            text = f"gpu_type: no GPU of {_pools(pools)} is a {request.gpu_type!r}, {near}"
             return RejectCode.GPU_TYPE, text, "gpu_type"
     typed = _cells(
         index, [(pool, request.gpu_type, 0, request.affinity, request.anti_affinity) for pool in pools]
@@ -160,7 +161,10 @@ def _size_in_pool(request: Request, index: ClusterIndex, size: IntArray, pool: s
     if request.nvlink:
         most = largest(index.cell_group, size)
         if most < request.gpus:
-            text = f"gpu_count: needs {request.gpus} GPUs in one NVLink group, the largest of pool {pool} holds {most}"
+            text = (
+                f"gpu_count: needs {request.gpus} GPUs in one NVLink group, "
+                f"the largest of pool {pool} holds {most}"
+            )
             return RejectCode.NVLINK_GROUP_TOO_SMALL, text, "gpu_count"
     if request.level:
         most = largest(domains_at(index, request.level), size)
@@ -196,7 +200,8 @@ def _with_nodes(request: Request, index: ClusterIndex, size: IntArray, pool: str
     fitting = int((by_node >= max(request.per_node, 1)).sum())
     text = (
         f"node_count: needs {request.node_count} nodes with {request.per_node} GPUs each"
-        f"{_together(request)}, pool {pool} has {fitting} such nodes, the largest holds {int(by_node.max(initial=0))}"
+        f"{_together(request)}, pool {pool} has {fitting} such nodes, "
+        f"the largest holds {int(by_node.max(initial=0))}"
     )
     return RejectCode.TOPOLOGY_TOO_SMALL, text, "node_count"
 
