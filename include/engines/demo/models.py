@@ -92,12 +92,12 @@ def prepare(
     files = _files(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _check_folder(folder)
         with (folder / ".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # a second caller waits, and finds the first one's models
             if _whole(folder, settings):
                 progress(f"models of an earlier run are whole: {folder}")
                 return files
-            _check_folder(folder)
             made = folder / _MAKING
             shutil.rmtree(made, ignore_errors=True)  # of a run that was killed
             made.mkdir()
