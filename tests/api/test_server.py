@@ -1,4 +1,4 @@
-"""EMEP in a real ``airflow api-server``: mounted by the plugin, migrated by Airflow, killed and started again."""
+"""EMEP in a real ``airflow api-server``: mounted by the plugin, migrated by Airflow, killed, restarted."""
 
 from __future__ import annotations
 

@@ -120,6 +120,20 @@ def test_the_job_on_a_gpu_reported_bad_yields_and_is_requeued(bench: Bench) -> N
     assert (back.state, back.requeues, back.preempted) == (JobState.PENDING, 1, False)
 
 
+def test_a_job_that_starts_on_a_gpu_reported_bad_meanwhile_yields_as_well(bench: Bench) -> None:
+    bench.node(gpus=1)
+    job = bench.submit()
+    bench.plan()
+    for _ in range(3):
+        bench.report("n0", bad=(0,))
+    starting = bench.job(job)
+    assert starting.state is JobState.STARTING
+    bench.beat(starting)
+    bench.clock.advance(1)
+    bench.ledger.tick()
+    assert bench.job(job).state is JobState.YIELDING
+
+
 def test_where_reports_are_merely_missing_running_work_goes_on(bench: Bench) -> None:
     bench.node(gpus=1)
     job = bench.running()

@@ -31,6 +31,8 @@ from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState, YieldCau
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node
 from emep.scheduling.model import GpuState
 
+REPORTED, NO_REPORT = "reported", "no_report"
+"""Why a GPU is unhealthy."""
 LEAVE_SECONDS = 30.0
 """How long work that has completed may still be listed by its agent before it is told to abort."""
 
@@ -162,14 +164,14 @@ class Nodes(LedgerBase):
         for index, gpu in gpus.items():
             entry = entries.get(index)
             if entry is None:
-                self.failed_check(tx, gpu, "no_report", f"no report of GPU {index}")
+                self.failed_check(tx, gpu, NO_REPORT, f"no report of GPU {index}")
                 continue
             gpu.utilization, gpu.temperature_c = entry.utilization, entry.temperature_c
             gpu.memory_used, gpu.reported_at = entry.memory_used, tx.now
             if entry.healthy:
                 self._good_check(tx, gpu)
             else:
-                self.failed_check(tx, gpu, "reported", entry.reason or "reported unhealthy")
+                self.failed_check(tx, gpu, REPORTED, entry.reason or "reported unhealthy")
         if was_silent:
             tx.emit("node_back", node=name, actor="agent", reason="its agent reports again")
 
@@ -188,7 +190,7 @@ class Nodes(LedgerBase):
             f"GPU {gpu.node}:{gpu.gpu_index} is unhealthy after {gpu.bad_checks} failed checks: {reason}"
         )
         tx.emit("gpu_unhealthy", node=gpu.node, code=kind, reason=sentence, gpu_index=gpu.gpu_index)
-        if kind == "reported":
+        if kind == REPORTED:
             self._yield_gpu(tx, gpu, sentence)
 
     def _good_check(self, tx: Transaction, gpu: Gpu) -> None:

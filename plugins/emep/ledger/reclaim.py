@@ -15,10 +15,11 @@ from emep.api.schemas import JobState
 from emep.exceptions import ConflictError, NotFoundError
 from emep.ledger.allocations import Allocations
 from emep.ledger.database import Transaction
-from emep.ledger.nodes import Nodes
+from emep.ledger.nodes import NO_REPORT, REPORTED, Nodes
 from emep.ledger.repository import get_allocation, get_job
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationEvent, AllocationState, JobEvent, YieldCause
-from emep.ledger.tables import Allocation, AllocationNode, Clock, Gpu, Job, Node
+from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Clock, Gpu, Job, Node
+from emep.scheduling.model import GpuState
 from emep.units import format_duration
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,8 @@ class Reclaim(Allocations, Nodes):
             self._safely(lambda name=allocation_id: self._lose(name))
         for allocation_id in self._over_time(now):
             self._safely(lambda name=allocation_id: self._limit(name))
+        for allocation_id in self._on_bad_gpus():
+            self._safely(lambda name=allocation_id: self._leave_bad_gpu(name))
         for node in self._silent_nodes(now):
             self._safely(lambda name=node: self._count_missing_reports(name))
         for job_id in self._expired(now):
@@ -66,13 +69,20 @@ class Reclaim(Allocations, Nodes):
     def _note_tick(self, now: float, just_started: bool) -> float | None:
         """Record that somebody looks; where nobody did for too long, answer since when."""
 
+        allowed = max(self.policy.lease.heartbeat, 5 * self.settings.tick_seconds)
+
+        def is_away(before: float) -> bool:
+            return just_started or now - before > allowed or now < before
+
         def work(tx: Transaction) -> float | None:
             before = tx.session.scalar(select(Clock.ticked_at).where(Clock.id == 1)) or 0.0
             tx.session.execute(update(Clock).where(Clock.id == 1).values(ticked_at=now))
-            allowed = max(self.policy.lease.heartbeat, 5 * self.settings.tick_seconds)
-            return before if just_started or now - before > allowed or now < before else None
+            return before if is_away(before) else None
 
-        return self.database.write(work)
+        with self.database.read() as session:
+            before = session.scalar(select(Clock.ticked_at).where(Clock.id == 1)) or 0.0
+        # Not written at every tick: an idle ledger leaves the database in peace.
+        return self.database.write(work) if is_away(before) or now - before > allowed / 4 else None
 
     def _grant_full_period(self, now: float, away_since: float) -> None:
         """Extend every lease, and believe every node alive that was when the control plane went away."""
@@ -197,6 +207,32 @@ class Reclaim(Allocations, Nodes):
 
     # ---- reports -------------------------------------------------------------------------------------------
 
+    def _on_bad_gpus(self) -> Sequence[str]:
+        """Work that runs on a GPU reported bad all the same: it had not started yet when the report came."""
+        query = (
+            select(AllocationGpu.allocation_id)
+            .join(Gpu, and_(Gpu.node == AllocationGpu.node, Gpu.gpu_index == AllocationGpu.gpu_index))
+            .join(Allocation, Allocation.id == AllocationGpu.allocation_id)
+            .where(
+                Allocation.state == AllocationState.ACTIVE.value,
+                Gpu.state == GpuState.UNHEALTHY.value,
+                Gpu.state_reason.startswith(REPORTED),
+            )
+            .distinct()
+        )
+        with self.database.read() as session:
+            return list(session.scalars(query))
+
+    def _leave_bad_gpu(self, allocation_id: str) -> None:
+        def work(tx: Transaction) -> None:
+            allocation = get_allocation(tx.session, allocation_id)
+            job = get_job(tx.session, allocation.job_id, lock=True)
+            if JobState(job.state) is JobState.RUNNING and allocation.state == AllocationState.ACTIVE.value:
+                reason = f"a GPU of {', '.join(allocation.nodes)} is reported bad"
+                self.tell_to_yield(tx, job, allocation, YieldCause.UNHEALTHY, reason)
+
+        self.database.write(work)
+
     def _silent_nodes(self, now: float) -> Sequence[str]:
         """Nodes whose next report is overdue. Half a period of grace: reports jitter."""
         overdue = now - 1.5 * self.policy.health.report_every
@@ -216,7 +252,7 @@ class Reclaim(Allocations, Nodes):
             silence = format_duration(tx.now - node.last_report_at)
             for gpu in tx.session.scalars(select(Gpu).where(Gpu.node == name)):
                 for _ in range(min(missed, self.policy.health.failed_checks)):
-                    self.failed_check(tx, gpu, "no_report", f"no report from {name} for {silence}")
+                    self.failed_check(tx, gpu, NO_REPORT, f"no report from {name} for {silence}")
 
         self.database.write(work)
 
