@@ -50,6 +50,8 @@ def environment(
         "CORE__FERNET_KEY": secrets.fernet_key,
         "CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home.airflow / 'airflow.db'}",
+        "DATABASE__SQL_ALCHEMY_CONNECT_ARGS": "emep.demo.database.CONNECT_ARGUMENTS",
+        "DATABASE__SQL_ALCHEMY_CONNECT_ARGS_ASYNC": "emep.demo.database.CONNECT_ARGUMENTS",
         "DATABASE__EXTERNAL_DB_MANAGERS": "emep.db.EmepDBManager",
         "API__HOST": "127.0.0.1",
         "API__PORT": str(port),
