@@ -14,7 +14,7 @@ CELLS: Final = 4_000_000
 
 
 class Grid:
-    """``next_busy[i, g]``: when ``gpus[g]`` is next busy, seen from ``times[i]`` (that time itself: it is)."""
+    """``next_busy[i, g]``: when ``gpus[g]`` is next busy, seen from ``times[i]`` (that very time: it is)."""
 
     def __init__(self, now: float, gpus: IntArray, until: FloatArray) -> None:
         self.gpus = gpus

@@ -191,7 +191,7 @@ def prune(contest: Contest, victims: list[Candidate]) -> list[Candidate]:
 
 
 def _by_domain(contest: Contest, ordered: list[Candidate]) -> list[list[Candidate]]:
-    """For each domain that could hold the job, its cheapest candidates until it does, less those in excess."""
+    """For each domain that could hold the job, its cheapest candidates until it does, less any in excess."""
     index, need = contest.board.index, contest.request.gpus
     domains = index.domains(contest.request.nvlink, contest.request.level)
     have = domains.sums(contest.base).tolist()

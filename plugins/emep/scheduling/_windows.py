@@ -68,7 +68,7 @@ class Windows:
     # ---- numbers -------------------------------------------------------------------------------------------
 
     def counts(self, pool: str, kind: Filter) -> bool:
-        """Whether only numbers count: one cell, and all reservations of the pool are plain ones of this kind."""
+        """Whether only numbers count: one cell, and all reservations of the pool plain ones of this kind."""
         if self._board.index.cells_of(kind) != 1:
             return False
         return all(one.request.plain and one.request.filter_for(pool) == kind for one in self.in_pool(pool))

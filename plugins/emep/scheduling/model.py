@@ -139,7 +139,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class UsageRecord:
-    """Decayed consumption of one leaf entity in one queue as of the snapshot's ``now``: billed GPU-seconds."""
+    """Decayed consumption of one leaf entity in one queue as of the snapshot's now: billed GPU-seconds."""
 
     queue: str
     project: str

@@ -16,6 +16,7 @@ import numpy as np
 
 from emep.scheduling._cover import Room, Take, best_of_domains, cover
 from emep.scheduling._index import NO_GROUP, ClusterIndex, Domains, IntArray
+from emep.scheduling._preference import place_by_preference
 from emep.scheduling.eligibility import Request
 
 _EXACT_NODE_SETS = 2000
@@ -24,6 +25,8 @@ _EXACT_NODE_SETS = 2000
 
 def place(request: Request, room: Room) -> Take | None:
     """Where the request goes in the cells that are available; None where it does not fit."""
+    if room.index.preference is not None:
+        return place_by_preference(request, room, room.index.preference)
     quick = _in_one_cell(request, room)
     if quick is not None:
         return quick

@@ -28,7 +28,7 @@ def plan(
 
     ``index`` is ``ClusterIndex(snapshot.nodes)``, for callers that plan often over the same nodes.
     ``explain=False`` leaves out ``Plan.waiting``, for callers that do not show it to anybody. The caller
-    hands ``Plan.holds`` back as ``Snapshot.holds`` next time, so that a preemptor finds what was freed for it.
+    hands ``Plan.holds`` back as ``Snapshot.holds`` next time: a preemptor then finds what was freed for it.
 
     Raises ValueError where two nodes, or two GPUs of a node, have one name.
     """

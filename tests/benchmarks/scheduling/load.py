@@ -27,7 +27,7 @@ def cluster(nodes: int, gpus: int = 8, rack: int = 16, block: int = 256) -> tupl
 
 
 def running_jobs(nodes: tuple[Node, ...], busy: float, seed: int, projects: int) -> tuple[Allocation, ...]:
-    """Jobs of 1 to 8 GPUs, each on one node, until ``busy`` of all are taken: scattered as churn leaves them."""
+    """Jobs of 1 to 8 GPUs, each on one node, until ``busy`` of all are taken, scattered as by churn."""
     draw = random.Random(seed)
     free = {node.name: [gpu.index for gpu in node.gpus] for node in nodes}
     names = [node.name for node in nodes]
