@@ -1,9 +1,9 @@
 """``overtaking: bounded`` inside a cycle: who starts ahead of submission order, before the cycle's own pass.
 
-The rule is ``overtaking``'s; here it is applied pool by pool to the jobs that wait, class by class and, within
-a class, from the entities served first to those served last. What may start is placed for real. A job that
-counting GPUs would start now, but whose shape does not fit (a group, a node), keeps a real reservation first,
-so that nobody takes from it what it waits for.
+The rule is ``overtaking``'s; here it is applied pool by pool to the jobs that wait, class by class and,
+within a class, from the entities served first to those served last. What may start is placed for real. A job
+that counting GPUs would start now, but whose shape (a group, a node) does not fit, keeps a real reservation
+first, so that nobody takes from it what it waits for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PROTECTED: Final = 256
 """So many of those who wait among equals, in submission order, are projected; the others come after them."""
-TRIES: Final = 32
+TRIES: Final = 64
 """At most so many are tried ahead of their turn among equals in one plan, shortest first."""
 
 
