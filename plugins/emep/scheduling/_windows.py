@@ -69,7 +69,8 @@ class Windows:
 
     def counts(self, pool: str, kind: Filter) -> bool:
         """Whether only numbers count: one cell, and all reservations of the pool plain ones of this kind."""
-        if self._board.index.cells_of(kind) != 1:
+        index = self._board.index
+        if index.cells_of(kind) != 1 or not index.unlimited_nodes:
             return False
         return all(one.request.plain and one.request.filter_for(pool) == kind for one in self.in_pool(pool))
 
