@@ -3,7 +3,11 @@
 A step's files are written beside, the manifest last, and the folder renamed: what is visible is complete, and
 a folder without a manifest does not exist. The manifest names the SPEC's digest (without ``device`` and
 ``chunked``, which may change between runs of one piece of work), the writer's epoch, the random state and
-every file's SHA-256. An older epoch never writes after a newer one: ``epoch`` beside the steps is the fence.
+every file's SHA-256.
+
+An older run never writes after a newer one: the file ``fence`` beside the steps holds the newest run's job
+and epoch. A retry is another job with the same checkpoints and epochs of its own, so jobs are compared
+first; their ids rise with time and compare as text.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engines.artifacts import canonical_json, digest_file, path_to_uri, uri_to_path, write_atomically
 from engines.artifacts.folder import fsync_folder
@@ -33,15 +37,26 @@ SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 TENSORS = "tensors.safetensors"
 STATE = "state.json"
+FENCE = "fence"
 KEEP = 2
 _STEP = re.compile(r"^step-(\d{8,})$")
+
+
+class Fence(NamedTuple):
+    """A run in the order of runs: a later job, or of one job a later epoch, is greater."""
+
+    job: str
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch} of job {self.job}" if self.job else f"epoch {self.epoch}"
 
 
 class StaleEpochError(EngineError):
     """A newer run of the same work has taken over; this one must end without a trace."""
 
-    def __init__(self, epoch: int, newest: int, folder: Path) -> None:
-        message = f"epoch {epoch} is over: epoch {newest} writes to {folder} now"
+    def __init__(self, mine: Fence, newest: Fence, folder: Path) -> None:
+        message = f"{mine} is over: {newest} writes to {folder} now"
         super().__init__(message, code="stale_epoch", file=str(folder), field="epoch")
 
 
@@ -85,14 +100,15 @@ def spec_digest(spec: Spec) -> str:
 class CheckpointStore:
     """The checkpoints of one piece of work.
 
-    ``uri``: a folder (``file:///...``); ranks of one run use ``for_rank``. ``epoch``: the lease's fencing
-    epoch, 0 outside a lease.
+    ``uri``: a folder (``file:///...``); ranks of one run use ``for_rank``. ``epoch`` and ``job``: the lease's
+    fencing epoch and its job's id, 0 and empty outside a lease.
     """
 
-    def __init__(self, uri: str, digest: str, *, epoch: int = 0, keep: int = KEEP) -> None:
+    def __init__(self, uri: str, digest: str, *, epoch: int = 0, job: str = "", keep: int = KEEP) -> None:
         self.folder = uri_to_path(uri)
         self.uri = path_to_uri(self.folder)
         self.digest, self.epoch, self._keep = digest, epoch, keep
+        self._fence_of_mine = Fence(job, epoch)
         self.last: Checkpoint | None = None
         """The last step written or found."""
         self.on_save: Callable[[Checkpoint], None] = lambda checkpoint: None
@@ -100,7 +116,10 @@ class CheckpointStore:
 
     def for_rank(self, rank: int) -> CheckpointStore:
         """The store of one rank of a run: a folder of its own below this one."""
-        return CheckpointStore(f"{self.uri}/rank-{rank}", self.digest, epoch=self.epoch, keep=self._keep)
+        uri = f"{self.uri}/rank-{rank}"
+        return CheckpointStore(
+            uri, self.digest, epoch=self.epoch, job=self._fence_of_mine.job, keep=self._keep
+        )
 
     def latest(self) -> Checkpoint | None:
         """The newest complete step of this very work; corrupt, unfinished and foreign ones do not count."""
@@ -119,7 +138,7 @@ class CheckpointStore:
         tensors: Mapping[str, Tensor] | None = None,
         random_state: Any = None,
     ) -> Checkpoint:
-        """Write a step and drop all but the last two. Raises StaleEpochError where a newer epoch has written.
+        """Write a step and drop all but the last two. Raises StaleEpochError where a newer run has.
 
         ``state`` and ``random_state`` are JSON values. When this returns the step survives a power cut.
         """
@@ -148,7 +167,7 @@ class CheckpointStore:
         return found
 
     def claim(self) -> None:
-        """Raise the fence to this epoch before any work. Raises StaleEpochError where a newer one has."""
+        """Raise the fence to this run before any work. Raises StaleEpochError where a newer one has."""
         with self._fence():
             pass
 
@@ -201,19 +220,19 @@ class CheckpointStore:
 
     @contextmanager
     def _fence(self) -> Iterator[None]:
-        """Hold the folder's lock with the fence at least at this epoch."""
+        """Hold the folder's lock with the fence at this run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            newest = self._newest_epoch()
-            if newest > self.epoch:
-                raise StaleEpochError(self.epoch, newest, self.folder)
-            if newest < self.epoch:
-                write_atomically(self.folder / "epoch", f"{self.epoch}\n".encode())
+            newest = self._newest()
+            if newest > self._fence_of_mine:
+                raise StaleEpochError(self._fence_of_mine, newest, self.folder)
+            if newest < self._fence_of_mine:
+                write_atomically(self.folder / FENCE, canonical_json(self._fence_of_mine._asdict()))
             yield
 
-    def _newest_epoch(self) -> int:
+    def _newest(self) -> Fence:
         try:
-            return int((self.folder / "epoch").read_text(encoding="ascii"))
-        except (OSError, ValueError):
-            return 0
+            return Fence(**json.loads((self.folder / FENCE).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return Fence("", 0)

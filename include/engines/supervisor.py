@@ -12,6 +12,7 @@ import queue
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,12 @@ class _Supervisor:
             self.lease.start()
         try:
             code = self._engine()
+        except Exception as error:
+            traceback.print_exc()
+            problem = make_error("internal", f"the supervisor failed: {type(error).__name__}: {error}")
+            for rank in self.ranks:
+                rank.kill()
+            code = self._finish(ExitCode.FAILED, error=problem)
         finally:
             for rank in self.ranks:
                 if rank.running:

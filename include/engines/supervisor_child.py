@@ -47,9 +47,12 @@ class Messages:
             pass
 
 
-def load_spec(path: Path) -> Spec:
-    """Read a SPEC and settle its output URI from the environment. Raises BadInputError."""
-    document = read_document("spec", path)
+def load_spec(path: Path, *, checked: bool = False) -> Spec:
+    """Read a SPEC and settle its output URI from the environment. Raises BadInputError.
+
+    ``checked``: somebody has held it against the schema already, which takes longer than reading it.
+    """
+    document = json.loads(path.read_text(encoding="utf-8")) if checked else read_document("spec", path)
     return Spec(
         engine=document["engine"],
         input=document.get("input", {}),
@@ -87,15 +90,20 @@ def main(arguments: list[str]) -> int:
         return error.exit_code
     except Exception as error:
         return _unexpected(messages, error)
-    messages.send("outcome", outcome=asdict(outcome))
+    try:
+        messages.send("outcome", outcome=asdict(outcome))
+    except TypeError as error:
+        _send_error(messages, "internal", f"the engine's outcome is no JSON: {error}", None, None)
+        return ExitCode.FAILED
     return ExitCode.DONE
 
 
 def _context(path: Path, stop: threading.Event, messages: Messages) -> Context:
-    spec = load_spec(path)
+    spec = load_spec(path, checked=True)  # by the supervisor
     rank, world = int(os.environ.get("EMEP_RANK", "0")), int(os.environ.get("EMEP_WORLD_SIZE", "1"))
     epoch = int(number(os.environ, "EMEP_LEASE_EPOCH", 0))
-    checkpoints = CheckpointStore(checkpoint_uri(path), spec_digest(spec), epoch=epoch)
+    job = os.environ.get("EMEP_JOB_ID", "")
+    checkpoints = CheckpointStore(checkpoint_uri(path), spec_digest(spec), epoch=epoch, job=job)
     if world > 1:
         checkpoints = checkpoints.for_rank(rank)
 

@@ -195,12 +195,10 @@ class Lease:
         self, client: httpx.Client, verb: str, body: dict[str, Any]
     ) -> tuple[int | None, str, dict[str, Any]]:
         """Status (None: no answer), a sentence about it, the answer's JSON object."""
-        import httpx
-
         url = f"{self.settings.api_url}/allocations/{self.settings.allocation_id}/{verb}"
         try:
             answer = client.post(url, json=body)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except Exception as error:  # whatever it is, the heartbeats must go on
             return None, f"{type(error).__name__}: {error}".replace(self.settings.token, "***"), {}
         try:
             content = answer.json()

@@ -21,8 +21,8 @@ DIGEST = "d" * 64
 SPEC = Spec("merge", {"recipe": {"a": 1}}, "file:///out", seed=3)
 
 
-def store(folder: Path, *, digest: str = DIGEST, epoch: int = 1) -> CheckpointStore:
-    return CheckpointStore(path_to_uri(folder / "c"), digest, epoch=epoch)
+def store(folder: Path, *, digest: str = DIGEST, epoch: int = 1, job: str = "") -> CheckpointStore:
+    return CheckpointStore(path_to_uri(folder / "c"), digest, epoch=epoch, job=job)
 
 
 def test_what_is_saved_is_found_again(tmp_path: Path) -> None:
@@ -124,6 +124,17 @@ def test_an_older_epoch_never_writes_after_a_newer_one(tmp_path: Path) -> None:
     assert found.state() == {"by": "old"}  # what it saved while it held the lease still counts
     new.save(2, {"by": "new"})
     assert not (old.folder / "step-00000003").exists()
+
+
+def test_a_retry_is_a_newer_run_whatever_its_epoch(tmp_path: Path) -> None:
+    first, retry = store(tmp_path, epoch=4, job="01a"), store(tmp_path, epoch=1, job="01b")
+    first.save(7, {"by": "first"})
+    found = retry.latest()
+    assert found is not None
+    assert found.state() == {"by": "first"}
+    retry.save(8, {"by": "retry"})
+    with pytest.raises(StaleEpochError, match="epoch 4 of job 01a is over: epoch 1 of job 01b writes"):
+        first.save(9, {"by": "first"})
 
 
 def test_every_save_is_told(tmp_path: Path) -> None:
