@@ -24,6 +24,8 @@ def environment(
     """
     inherited = os.environ if base is None else base
     clean = {key: value for key, value in inherited.items() if not key.startswith(("AIRFLOW", "EMEP_"))}
+    # A dozen processes import the same modules: the first one's bytecode saves the others half of their start.
+    clean.pop("PYTHONDONTWRITEBYTECODE", None)
     url = f"http://127.0.0.1:{port}"
     connection = {
         "conn_type": "http",
@@ -82,6 +84,8 @@ def environment(
         # The agents and the engines on two cores: one thread each, or they fight for them.
         "OMP_NUM_THREADS": clean.get("OMP_NUM_THREADS", "1"),
         "PYTHONUNBUFFERED": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
         "EMEP_API_URL": url,
         "EMEP_AGENT_TOKEN": secrets.agent_token,
     }
