@@ -24,7 +24,7 @@ def environment(
     """
     inherited = os.environ if base is None else base
     clean = {key: value for key, value in inherited.items() if not key.startswith(("AIRFLOW", "EMEP_"))}
-    # A dozen processes import the same modules: the first one's bytecode saves the others half of their start.
+    # A dozen processes import the same modules: the first one's bytecode saves the others half their start.
     clean.pop("PYTHONDONTWRITEBYTECODE", None)
     url = f"http://127.0.0.1:{port}"
     connection = {
