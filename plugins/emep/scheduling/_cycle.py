@@ -30,7 +30,7 @@ from emep.scheduling.model import (
     Start,
     UsageRecord,
 )
-from emep.scheduling.order import Lines, PendingOrder
+from emep.scheduling.order import Line, Lines, PendingOrder
 from emep.scheduling.placement import place
 from emep.scheduling.preemption import Preemption
 from emep.scheduling.quota import Holdings
@@ -48,6 +48,8 @@ class Cycle:
         pending: Sequence[Entry],
         usage: Iterable[UsageRecord],
         holds: Iterable[Hold],
+        *,
+        explain: bool,
     ) -> None:
         self.policy: Policy = occupancy.policy
         self.index: ClusterIndex = occupancy.index
@@ -67,6 +69,8 @@ class Cycle:
         self._cpu_reservations = CpuReservations(self.board)
         self._failed: dict[int, float] = {}
         """Request (by ``Entry.key``) -> least end of a run that did not fit."""
+        self._looked_into: dict[tuple[float, Leaf], int] = {}
+        self._explain = explain
         self._full: set[str] = set()
         """Pools that have all the reservations they may have."""
         self._closed: dict[tuple[str, bool], str] = {}
@@ -133,9 +137,10 @@ class Cycle:
             self._held_back = overtaking.held_back
         order = PendingOrder(lines, lambda: self.tree)
         failed, full, promised, now = self._failed, self._full, self.board.promised, self.now
+        calm = not self.occupancy.preemptible
         for entry in order:
             if (
-                entry.simple
+                (entry.simple or (calm and entry.quiet))
                 and entry.pool in full
                 and entry.job.not_before <= now
                 and (not promised or entry.job.id not in promised)
@@ -144,6 +149,8 @@ class Cycle:
                 end_that_failed = failed.get(entry.key)
                 if end_that_failed is not None and end_that_failed <= now + entry.limit:
                     self.blocked.append(entry.blocked)
+                    if not self._explain and self._is_hopeless(order.line_of(entry), entry, calm):
+                        order.drop_line()
                     continue
             if entry.job.id in served:
                 continue
@@ -152,6 +159,17 @@ class Cycle:
                 order.charged()
             else:
                 self.blocked.append(blocked)
+
+    def _is_hopeless(self, line: Line, entry: Entry, calm: bool) -> bool:
+        """Whether nobody in a line can start: there are fewer free GPUs than the least that one asks for.
+
+        Looked into anew only when GPUs have gone since.
+        """
+        free = self.board.free_of_kind((entry.pool, "", 0, (), ()))
+        if self._looked_into.get((entry.value, entry.leaf)) == free:
+            return False
+        self._looked_into[entry.value, entry.leaf] = free
+        return all((one.simple or (calm and one.quiet)) and one.request.gpus > free for _, one in line)
 
     def _consider(self, entry: Entry) -> Blocked | None:
         """Start, preempt or reserve for a job; None if it started, else what is known of why it did not."""
@@ -328,9 +346,9 @@ class Cycle:
 
     # ---- the result ----------------------------------------------------------------------------------------
 
-    def result(self, *, explain: bool) -> Plan:
+    def result(self) -> Plan:
         """The plan; with everybody's reasons if asked."""
-        waiting = Explainer(self).explain_all() if explain else ()
+        waiting = Explainer(self).explain_all() if self._explain else ()
         return Plan(
             starts=tuple(self.starts),
             preemptions=tuple(self.preemptions),

@@ -28,6 +28,7 @@ class Entry:
         "limit",
         "limits",
         "pool",
+        "quiet",
         "request",
         "simple",
         "value",
@@ -54,10 +55,15 @@ class Entry:
         self.limits = limits
         """Those that limit or guarantee something."""
         self.victims = () if verdict else policy.victim_classes(job.queue, job.priority)
-        self.simple = bool(
-            request and request.gpus and len(request.pools) == 1 and not limits and not self.victims
+        self.quiet = bool(
+            request
+            and request.gpus
+            and len(request.pools) == 1
+            and all(limit.max_gpus is None for limit in limits)
         )
-        """Whether it is one of the many: nothing to preempt, no quota, one pool."""
+        """Whether it is one of the many while nothing can be preempted: GPUs of one pool, and no quota."""
+        self.simple = self.quiet and not limits and not self.victims
+        """Whether it is one of the many: it cannot preempt at all."""
 
     def _set_request(self, request: Request | None) -> None:
         self.pool = ""

@@ -14,7 +14,7 @@ import numpy as np
 from emep.policy import Policy
 from emep.scheduling._host import Hosts
 from emep.scheduling._index import NO_GROUP, BoolArray, ClusterIndex, Filter, FloatArray, IntArray
-from emep.scheduling.eligibility import run_limit
+from emep.scheduling.eligibility import is_preemptible, run_limit
 from emep.scheduling.model import Allocation
 
 
@@ -80,6 +80,8 @@ class Occupancy:
         """Job id -> the GPUs it runs on."""
         self.without_deadline: set[str] = set()
         """Yielding allocations that do not say when they will be killed."""
+        self.preemptible = 0
+        """How many allocations could be victims at all."""
         self.counts = FreeCounts(index, self.free)
         self.hosts = Hosts(index)
 
@@ -103,6 +105,7 @@ class Occupancy:
             gpus = [number for gpu in allocation.gpus if (number := number_of(gpu)) is not None]
             end = self.latest_end(allocation)
             self.allocations[job_id] = allocation
+            self.preemptible += is_preemptible(allocation.job, self.policy)
             self.gpus[job_id] = gpus
             every += gpus
             ends += [end] * len(gpus)
@@ -122,7 +125,7 @@ class Occupancy:
 
     def drop(self, job_id: str) -> None:
         """A job is gone from its GPUs."""
-        del self.allocations[job_id]
+        self.preemptible -= is_preemptible(self.allocations.pop(job_id).job, self.policy)
         gpus = np.array(self.gpus.pop(job_id), dtype=np.int64)
         usable = self.index.gpu_usable[gpus]
         self.free[gpus] = usable

@@ -84,11 +84,19 @@ class PendingOrder:
     def __init__(self, lines: Lines, tree: Callable[[], FairTree]) -> None:
         """``tree`` is asked for only where several users wait in one class."""
         self._lines, self._tree = lines, tree
-        self._stale = False
+        self._stale = self._drop = False
 
     def charged(self) -> None:
         """Consumption has changed: the order of users is to be taken anew."""
         self._stale = True
+
+    def drop_line(self) -> None:
+        """Nobody in the line of the entry just handed out is of interest any more."""
+        self._drop = True
+
+    def line_of(self, entry: Entry) -> Line:
+        """Everybody of the entry's class and user."""
+        return self._lines.by_class[entry.value][entry.leaf]
 
     def __iter__(self) -> Iterator[Entry]:
         for value in sorted(self._lines.by_class, reverse=True):
@@ -97,6 +105,9 @@ class PendingOrder:
                 for line in lines.values():
                     for item in line:
                         yield item[1]
+                        if self._drop:
+                            break
+                self._drop = False
             elif lines:
                 yield from _Merge(lines, self._tree()).run(self)
 
@@ -110,6 +121,11 @@ class PendingOrder:
         stale, self._stale = self._stale, False
         return stale
 
+    def take_drop(self) -> bool:
+        """Whether a line was dropped since the last question."""
+        drop, self._drop = self._drop, False
+        return drop
+
 
 class _Merge:
     """Lines of several users of one class: the best served last, in the order of the tree."""
@@ -119,12 +135,12 @@ class _Merge:
         self._lines: dict[int, Line] = {}
         self._places: dict[int, int] = {}
         self._left: dict[int, int] = {}
-        """Jobs left below each entity; one that has none is not in it."""
+        """Lines with jobs left below each entity; one that has none is not in it."""
         for leaf, line in lines.items():
             entity: Entity | None = tree.leaf(*leaf)
             self._lines[id(entity)], self._places[id(entity)] = line, 0
             while entity is not None:
-                self._left[id(entity)] = self._left.get(id(entity), 0) + len(line)
+                self._left[id(entity)] = self._left.get(id(entity), 0) + 1
                 entity = entity.parent
 
     def run(self, order: PendingOrder) -> Iterator[Entry]:
@@ -132,9 +148,27 @@ class _Merge:
         order.take_stale()
         while self._left:
             for tied in self._tree.classes(self._left):
-                yield from self._together([one for one in tied if id(one) in self._left], order)
+                waiting = [one for one in tied if id(one) in self._left]
+                if len(waiting) == 1:
+                    yield from self._alone(waiting[0], order)
+                else:
+                    yield from self._together(waiting, order)
                 if order.take_stale():
                     break
+
+    def _alone(self, entity: Entity, order: PendingOrder) -> Iterator[Entry]:
+        """Jobs of one user, until there is a charge."""
+        line = self._lines[id(entity)]
+        for place in range(self._places[id(entity)], len(line)):
+            self._places[id(entity)] = place + 1
+            yield line[place][1]
+            if order.take_drop():
+                break
+            if order.is_stale:
+                if place + 1 == len(line):
+                    break
+                return
+        self._finish(entity)
 
     def _together(self, tied: list[Entity], order: PendingOrder) -> Iterator[Entry]:
         """Jobs of users that tie, until there is a charge."""
@@ -143,20 +177,22 @@ class _Merge:
         while heap:
             _, place = heap[0]
             entity = tied[place]
-            yield self._pop(entity)
-            if id(entity) in self._left:
-                heapreplace(heap, self._head(place, entity))
-            else:
+            line, next_place = self._lines[id(entity)], self._places[id(entity)]
+            self._places[id(entity)] = next_place + 1
+            yield line[next_place][1]
+            if order.take_drop() or next_place + 1 == len(line):
+                self._finish(entity)
                 heappop(heap)
+            else:
+                heapreplace(heap, self._head(place, entity))
             if order.is_stale:
                 return
 
     def _head(self, place: int, entity: Entity) -> tuple[AmongEquals, int]:
         return self._lines[id(entity)][self._places[id(entity)]][0], place
 
-    def _pop(self, entity: Entity) -> Entry:
-        entry = self._lines[id(entity)][self._places[id(entity)]][1]
-        self._places[id(entity)] += 1
+    def _finish(self, entity: Entity) -> None:
+        """A line is at its end."""
         above: Entity | None = entity
         while above is not None:
             if self._left[id(above)] == 1:
@@ -164,4 +200,3 @@ class _Merge:
             else:
                 self._left[id(above)] -= 1
             above = above.parent
-        return entry

@@ -41,6 +41,6 @@ def plan(
     book = index.book(policy)
     pending = book.entries(snapshot.pending)
     lines = Lines.of((entry for entry in pending if entry.verdict is None), policy, now)
-    cycle = Cycle(occupancy, holdings, book, now, pending, snapshot.usage, snapshot.holds)
+    cycle = Cycle(occupancy, holdings, book, now, pending, snapshot.usage, snapshot.holds, explain=explain)
     cycle.run(lines)
-    return cycle.result(explain=explain)
+    return cycle.result()

@@ -104,6 +104,8 @@ class Planner:
         if self.policy.starvation_bound is not None:
             lines = Lines.of((entry for entry in entries if entry.verdict is None), self.policy, now)
         holdings = self._holdings.copy()
-        cycle = Cycle(self._occupancy, holdings, self._book, now, entries, tuple(usage), tuple(holds))
+        cycle = Cycle(
+            self._occupancy, holdings, self._book, now, entries, tuple(usage), tuple(holds), explain=False
+        )
         cycle.run(lines)
-        return cycle.result(explain=False)
+        return cycle.result()
