@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.builders.replay import Replay, work
-from tests.builders.scheduling import JobBuilder, a_job, a_pool, a_snapshot, running, used
+from tests.builders.scheduling import JobBuilder, a_job, a_node, a_pool, a_snapshot, running, used
 
 from emep.policy import Policy, parse_policy
 from emep.scheduling import plan
@@ -261,6 +261,16 @@ def test_past_its_entry_charge_only_what_really_ran_counts() -> None:
     usage = [used("merge", "a", "", 90.0), used("merge", "b", "", 100.0)]
     decided = plan(a_snapshot([a_pool(2)], jobs, [held], usage), parse_policy({"half_life": 0}), 90.0)
     assert [start.job_id for start in decided.starts] == ["a1"]
+
+
+def test_the_entry_charge_is_billed_by_the_type_of_gpu() -> None:
+    # A job of a is charged 30 on its A100, one of b 60 on its H100.
+    policy = parse_policy({"gpu_billing": {"H100": 1.0, "A100": 0.5}})
+    nodes = [a_node(kind).gpus(9, kind).nvlink_groups_of(9) for kind in ("A100", "H100")]
+    jobs = [a_job(f"a{number}").of("a").having(gpu_type="A100") for number in range(6)]
+    jobs += [a_job(f"b{number}").of("b").having(gpu_type="H100") for number in range(3)]
+    decided = plan(a_snapshot(nodes, jobs), policy, 0.0)
+    assert [start.job_id[0] for start in decided.starts] == list("abaabaaba")
 
 
 def test_users_of_one_project_share_a_burst_too() -> None:
