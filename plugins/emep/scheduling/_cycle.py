@@ -132,7 +132,7 @@ class Cycle:
                 self.rejections.append(Reject(entry.job.id, *entry.verdict))
         served = self._serve_holders()
         if self.policy.overtaking == "bounded" and self.policy.order != "submit_time":
-            overtaking = Overtaking(self, lines)
+            overtaking = Overtaking(self, lines, served)
             served |= overtaking.run()
             self._held_back = overtaking.held_back
         order = PendingOrder(lines, lambda: self.tree)

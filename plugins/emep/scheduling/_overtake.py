@@ -31,9 +31,10 @@ TRIES: Final = 64
 class Overtaking:
     """One cycle's starts under the rule."""
 
-    def __init__(self, cycle: Cycle, lines: Lines) -> None:
+    def __init__(self, cycle: Cycle, lines: Lines, served: set[str]) -> None:
+        """``served``: jobs that have started in this cycle already."""
         self._cycle, self._lines = cycle, lines
-        self._started: set[str] = set()
+        self._started = served.copy()
         self.held_back: set[str] = set()
         """Jobs with GPUs that the rule has looked at and not started: nothing else may start them now."""
 
