@@ -19,7 +19,7 @@ from emep.simulation.generate import Churn, churn
 from emep.simulation.jobs import JobSpec
 from emep.simulation.outputs import write_files
 from emep.simulation.replay import replay
-from emep.simulation.strategies import FirstFit, RandomFit, Strategy
+from emep.simulation.strategies import RandomFit, Strategy, first_fit
 
 STRATEGIES = ("pack", "spread", "first fit", "random")
 SEEDS = tuple(range(42, 52))
@@ -52,7 +52,7 @@ def measure(nodes: Sequence[Node], specs: Sequence[JobSpec], strategy: str, seed
     asked = [replace(spec, job=replace(spec.job, placement=placement)) for spec in specs]
     other: Strategy | None = None
     if strategy == "first fit":
-        other = FirstFit()
+        other = first_fit
     elif strategy == "random":
         other = RandomFit(seed)
     done = replay(nodes, asked, default_policy(), strategy=other)

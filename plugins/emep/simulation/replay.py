@@ -10,7 +10,7 @@ from emep.simulation.engine import Progress, Simulation
 from emep.simulation.failures import Failure
 from emep.simulation.jobs import JobSpec
 from emep.simulation.recording import Recording
-from emep.simulation.schedulers import KeptScheduler, Scheduler, SnapshotScheduler
+from emep.simulation.schedulers import KeptScheduler
 from emep.simulation.strategies import Strategy
 
 
@@ -25,5 +25,5 @@ def replay(
 ) -> Recording:
     """Simulate a workload on a cluster under a policy as it was loaded; ``strategy`` is for studies only."""
     rules = policy.for_simulation()
-    scheduler: Scheduler = KeptScheduler(rules) if strategy is None else SnapshotScheduler(rules, strategy)
+    scheduler = KeptScheduler(rules, strategy)
     return Simulation(nodes, specs, rules, scheduler, failures=failures, progress=progress).run()

@@ -1,7 +1,7 @@
 """Placement strategies for the fragmentation study only: what ``pack`` is measured against.
 
-Each gives an index whose placement prefers, among equally compact places, another one than best fit. The core
-knows nothing of them and stays free of randomness: a random preference is drawn here, from a seed.
+Each ranks the cells (GPUs of one node and NVLink group) that placement takes in their order, instead of best
+fit. The core knows nothing of them and stays free of randomness: a random order is drawn here, from a seed.
 """
 
 from __future__ import annotations
@@ -9,24 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from emep.scheduling import ClusterIndex
 
-Strategy = Callable[[ClusterIndex], ClusterIndex]
-"""Called before each plan with the cluster's index; gives the one to plan with."""
+Ranks = npt.NDArray[np.int64]
+Strategy = Callable[[ClusterIndex], Ranks]
+"""Called before each plan with the cluster's index; gives a rank for each of its cells, the lowest first."""
 
 
-class FirstFit:
+def first_fit(index: ClusterIndex) -> Ranks:
     """The first place in order of names."""
-
-    def __init__(self) -> None:
-        self._made: tuple[ClusterIndex, ClusterIndex] | None = None
-
-    def __call__(self, index: ClusterIndex) -> ClusterIndex:
-        """The index, with places ranked by their number."""
-        if self._made is None or self._made[0] is not index:
-            self._made = (index, index.preferring(np.arange(index.cell_count)))
-        return self._made[1]
+    return np.arange(index.cell_count, dtype=np.int64)
 
 
 class RandomFit:
@@ -35,6 +29,6 @@ class RandomFit:
     def __init__(self, seed: int) -> None:
         self._draw = np.random.default_rng(seed)
 
-    def __call__(self, index: ClusterIndex) -> ClusterIndex:
-        """The index, with places ranked at random."""
-        return index.preferring(self._draw.permutation(index.cell_count))
+    def __call__(self, index: ClusterIndex) -> Ranks:
+        """Ranks in any order."""
+        return self._draw.permutation(index.cell_count)
