@@ -66,8 +66,13 @@ def test_a_planner_that_is_told_of_changes_decides_the_same(world: World, resets
 
 
 @proof
-@given(worlds(owners=False), st.sampled_from(["shortest", "smallest_area"]), st.sampled_from([0, 10, 40]))
-def test_so_it_does_when_jobs_become_starving(world: World, order: str, bound: int) -> None:
-    policy = parse_policy({"order": order, "starvation_bound": bound})
+@given(
+    worlds(owners=False),
+    st.sampled_from(["shortest", "smallest_area"]),
+    st.sampled_from([0, 10, 40]),
+    st.sampled_from(["free", "bounded"]),
+)
+def test_so_it_does_when_jobs_become_starving(world: World, order: str, bound: int, overtaking: str) -> None:
+    policy = parse_policy({"order": order, "starvation_bound": bound, "overtaking": overtaking})
     world = World(world.nodes, policy, world.works, world.grace)
     Replay(world.nodes, policy, world.works, grace=world.grace, planner=Follower(world)).run()

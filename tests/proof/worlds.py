@@ -57,6 +57,7 @@ def policies(draw: st.DrawFn, *, owners: bool = True) -> Policy:
             "entry_charge": draw(st.sampled_from([0, 60])),
             "half_life": draw(st.sampled_from([0, "100s", "7d"])),
             "order": draw(st.sampled_from(["submit_time", "submit_time", "shortest", "smallest_area"])),
+            "overtaking": draw(st.sampled_from(["free", "bounded"])),
             "preemption": {"min_runtime": draw(st.sampled_from([0, 0, 5]))},
         }
     )
