@@ -87,8 +87,8 @@ class Cycle:
         """Fair shares, worked out when first asked for: of one user alone nobody asks."""
         if self._tree is None:
             self._tree = FairTree(self.policy, self.usage)
-            for entry in self.pending:
-                self._tree.leaf(*entry.leaf)
+            for leaf in sorted({entry.leaf for entry in self.pending}):
+                self._tree.leaf(*leaf)
             self._charge_entries(self._tree)
             for leaf, seconds in self._charges:
                 self._tree.charge(*leaf, seconds)
@@ -169,7 +169,7 @@ class Cycle:
         if self._looked_into.get((entry.value, entry.leaf)) == free:
             return False
         self._looked_into[entry.value, entry.leaf] = free
-        return all((one.simple or (calm and one.quiet)) and one.request.gpus > free for _, one in line)
+        return line.none_fits(free, calm=calm)
 
     def _consider(self, entry: Entry) -> Blocked | None:
         """Start, preempt or reserve for a job; None if it started, else what is known of why it did not."""

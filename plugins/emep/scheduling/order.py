@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 
@@ -14,8 +16,6 @@ from emep.scheduling.model import Job
 
 AmongEquals = tuple[float, float, float, str]
 """(starving first, size, submission, id)."""
-Line = list[tuple[AmongEquals, Entry]]
-"""Jobs of one class and one user, in order."""
 
 
 def expected_duration(job: Job, policy: Policy) -> float:
@@ -55,6 +55,41 @@ def size_of(job: Job, policy: Policy) -> float:
     return size * max(job.gpu_count, 1) if policy.order == "smallest_area" else size
 
 
+class Line(list[tuple[AmongEquals, Entry]]):
+    """Jobs of one class and one user, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sorts: Counter[tuple[bool, bool, int]] | None = None
+        """How many there are of each (simple, quiet, GPUs); None: not counted."""
+
+    def enter(self, key: AmongEquals, entry: Entry) -> None:
+        """One more, at its place."""
+        insort(self, (key, entry), key=_key)
+        if self._sorts is not None:
+            self._sorts[_sort_of(entry)] += 1
+
+    def leave(self, key: AmongEquals) -> None:
+        """The one with this key is gone."""
+        _, entry = self.pop(bisect_left(self, key, key=_key))
+        if self._sorts is not None:
+            self._sorts[_sort_of(entry)] -= 1
+
+    def none_fits(self, free: int, *, calm: bool) -> bool:
+        """Whether nobody here can start on so many free GPUs, or do anything else (``calm``: or preempt)."""
+        if self._sorts is None:
+            self._sorts = Counter(_sort_of(entry) for _, entry in self)
+        return all(
+            (simple or (calm and quiet)) and gpus > free
+            for (simple, quiet, gpus), count in self._sorts.items()
+            if count
+        )
+
+
+def _sort_of(entry: Entry) -> tuple[bool, bool, int]:
+    return entry.simple, entry.quiet, entry.job.gpu_count
+
+
 class Lines:
     """Pending jobs by class and user, each line in order; jobs can be added and taken out one by one."""
 
@@ -66,7 +101,7 @@ class Lines:
         """The lines of these entries at ``now``."""
         made = Lines()
         for entry in entries:
-            line = made.by_class.setdefault(entry.value, {}).setdefault(entry.leaf, [])
+            line = made.by_class.setdefault(entry.value, {}).setdefault(entry.leaf, Line())
             line.append((key_among_equals(entry.job, policy, now), entry))
         for lines in made.by_class.values():
             for line in lines.values():

@@ -6,7 +6,6 @@ changed piece by piece; each plan works on a copy.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 from emep.policy import Policy
@@ -15,7 +14,7 @@ from emep.scheduling._entry import Entry, EntryBook
 from emep.scheduling._index import ClusterIndex
 from emep.scheduling._occupancy import Occupancy
 from emep.scheduling.model import Allocation, Hold, Job, Node, Plan, UsageRecord
-from emep.scheduling.order import AmongEquals, Lines, key_among_equals
+from emep.scheduling.order import AmongEquals, Line, Lines, key_among_equals
 from emep.scheduling.quota import Holdings
 
 
@@ -64,7 +63,7 @@ class Planner:
         if key is not None:
             lines = self._lines.by_class[entry.value]
             line = lines[entry.leaf]
-            del line[bisect_left(line, key, key=lambda item: item[0])]
+            line.leave(key)
             if not line:
                 del lines[entry.leaf]
 
@@ -72,8 +71,7 @@ class Planner:
         entry = self._entries[job.id] = self._book.make(job)
         if entry.verdict is None and self.policy.starvation_bound is None:
             key = self._keys[job.id] = key_among_equals(job, self.policy, 0.0)
-            line = self._lines.by_class.setdefault(entry.value, {}).setdefault(entry.leaf, [])
-            insort(line, (key, entry), key=lambda item: item[0])
+            self._lines.by_class.setdefault(entry.value, {}).setdefault(entry.leaf, Line()).enter(key, entry)
 
     # ---- allocations ---------------------------------------------------------------------------------------
 
