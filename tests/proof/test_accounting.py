@@ -17,28 +17,37 @@ from tests.proof.worlds import World, worlds
 
 from emep.ledger.usage import decay, decayed_charge
 from emep.policy import Policy, parse_policy
-from emep.scheduling.model import Node, Plan, UsageRecord
+from emep.scheduling.model import Allocation, Node, Plan, UsageRecord
 from emep.simulation.engine import Simulation
 from emep.simulation.jobs import JobSpec
 from emep.simulation.recording import Recording, RunSpan, State
-from emep.simulation.schedulers import SnapshotScheduler
+from emep.simulation.schedulers import KeptScheduler
 from emep.simulation.usage import UsageAccounts
 
 HOUR = 3600.0
 LEAF = ("merge", "a", "ann")
 
 
-class Watched(SnapshotScheduler):
+class Watched(KeptScheduler):
     """The production scheduler, and per plan: the time, usage it was told, GPU-seconds allocated by then."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy)
         self.told: list[tuple[float, float, float]] = []
         self.spans: list[RunSpan] = []
+        self.running: dict[str, Allocation] = {}
+
+    def start(self, allocation: Allocation) -> None:
+        self.running[allocation.job.id] = allocation
+        super().start(allocation)
+
+    def end(self, job_id: str) -> None:
+        del self.running[job_id]
+        super().end(job_id)
 
     def plan(self, nodes: tuple[Node, ...], now: float, usage: Sequence[UsageRecord]) -> Plan:
         runs = [(span.start, span.end, len(span.gpus)) for span in self.spans]
-        runs += [(one.start_time, now, len(one.gpus)) for one in self._allocations.values()]
+        runs += [(one.start_time, now, len(one.gpus)) for one in self.running.values()]
         allocated = math.fsum((end - start) * gpus for start, end, gpus in runs)
         self.told.append((now, math.fsum(record.gpu_seconds for record in usage), allocated))
         return super().plan(nodes, now, usage)

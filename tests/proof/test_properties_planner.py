@@ -9,9 +9,8 @@ from tests.proof.effort import proof
 from tests.proof.worlds import World, worlds
 
 from emep.policy import Policy, parse_policy
-from emep.scheduling import plan
+from emep.scheduling import Planner, plan
 from emep.scheduling.model import Allocation, Job, Plan, Snapshot
-from emep.scheduling.planner import Planner
 
 
 class Follower:
