@@ -23,6 +23,9 @@ class InputError(ValueError):
 def nearest(word: str, valid: Iterable[str]) -> str:
     """The end of a sentence about an unknown word: the nearest valid one, else a few of those there are."""
     choices = list(valid)
+    longer = [choice for choice in choices if len(word) > 1 and choice.startswith(word)]
+    if longer:
+        return f"did you mean {longer[0]!r}?"
     close = difflib.get_close_matches(word, choices, n=1, cutoff=0.4)
     if close:
         return f"did you mean {close[0]!r}?"
