@@ -6,7 +6,6 @@ import pytest
 
 from emep.simulation import generate
 from emep.simulation.cluster import read_cluster
-from emep.simulation.cohorts import Cohorts
 from emep.simulation.generate import STANDARD_MIX, Churn, churn, native_csv
 from emep.simulation.jobs import read_jobs
 
@@ -54,13 +53,3 @@ def test_the_command_writes_a_cluster_and_its_jobs(tmp_path: Path) -> None:
     assert [len(node.gpus) for node in nodes] == [8, 8, 8]
     assert len({gpu.nvlink_group for node in nodes for gpu in node.gpus}) == 6
     assert len(read_jobs(tmp_path / "jobs.csv")) == 20
-
-
-def test_the_cohorts_are_15_000_jobs_of_66_seconds_work_for_600_gpus() -> None:
-    load = Cohorts()
-    jobs = load.jobs()
-    assert len(jobs) == 15_000
-    gpus = sum(len(node.gpus) for node in load.nodes())
-    assert gpus == 600
-    assert sum(spec.duration * spec.job.gpu_count for spec in jobs) / gpus == pytest.approx(66.0)
-    assert len([name for name in load.policy().queues if name.startswith("cohort-")]) == 30
