@@ -121,7 +121,8 @@ class EntryBook:
 
     def make(self, job: Job) -> Entry:
         """A new entry of a job, with what is known of its like."""
-        verdict = against_policy(job, self.policy)
+        limits = self._limits_of(job)
+        verdict = against_policy(job, self.policy, limits)
         request: Request | None = None
         if verdict is None:
             made = request_of(job, self.policy, self._index)
@@ -130,7 +131,7 @@ class EntryBook:
                 self._verdicts[request] = against_cluster(request, self._index)
             verdict = self._verdicts[request]
         value = self.policy.class_value(job.priority) if verdict is None else 0.0
-        return Entry(job, verdict, request, value, self._limits_of(job), self.policy)
+        return Entry(job, verdict, request, value, limits, self.policy)
 
     def _limits_of(self, job: Job) -> tuple[Limit, ...]:
         key = (job.queue, job.project)

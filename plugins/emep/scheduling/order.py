@@ -96,13 +96,22 @@ class Lines:
     def __init__(self) -> None:
         self.by_class: dict[float, dict[Leaf, Line]] = {}
 
+    def line_of(self, entry: Entry) -> Line:
+        """The line of the entry's class and user; made where there is none."""
+        lines = self.by_class.get(entry.value)
+        if lines is None:
+            lines = self.by_class[entry.value] = {}
+        line = lines.get(entry.leaf)
+        if line is None:
+            line = lines[entry.leaf] = Line()
+        return line
+
     @staticmethod
     def of(entries: Iterable[Entry], policy: Policy, now: float) -> Lines:
         """The lines of these entries at ``now``."""
         made = Lines()
         for entry in entries:
-            line = made.by_class.setdefault(entry.value, {}).setdefault(entry.leaf, Line())
-            line.append((key_among_equals(entry.job, policy, now), entry))
+            made.line_of(entry).append((key_among_equals(entry.job, policy, now), entry))
         for lines in made.by_class.values():
             for line in lines.values():
                 line.sort(key=_key)
@@ -131,7 +140,7 @@ class PendingOrder:
 
     def line_of(self, entry: Entry) -> Line:
         """Everybody of the entry's class and user."""
-        return self._lines.by_class[entry.value][entry.leaf]
+        return self._lines.line_of(entry)
 
     def __iter__(self) -> Iterator[Entry]:
         for value in sorted(self._lines.by_class, reverse=True):

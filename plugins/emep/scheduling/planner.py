@@ -14,7 +14,7 @@ from emep.scheduling._entry import Entry, EntryBook
 from emep.scheduling._index import ClusterIndex
 from emep.scheduling._occupancy import Occupancy
 from emep.scheduling.model import Allocation, Hold, Job, Node, Plan, UsageRecord
-from emep.scheduling.order import AmongEquals, Line, Lines, key_among_equals
+from emep.scheduling.order import AmongEquals, Lines, key_among_equals
 from emep.scheduling.quota import Holdings
 
 
@@ -71,7 +71,7 @@ class Planner:
         entry = self._entries[job.id] = self._book.make(job)
         if entry.verdict is None and self.policy.starvation_bound is None:
             key = self._keys[job.id] = key_among_equals(job, self.policy, 0.0)
-            self._lines.by_class.setdefault(entry.value, {}).setdefault(entry.leaf, Line()).enter(key, entry)
+            self._lines.line_of(entry).enter(key, entry)
 
     # ---- allocations ---------------------------------------------------------------------------------------
 

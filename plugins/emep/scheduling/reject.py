@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from emep.policy import Policy
 from emep.policy.errors import suggest
-from emep.scheduling._cover import Room
+from emep.scheduling._host import HostRoom
 from emep.scheduling._index import NO_GROUP, BoolArray, ClusterIndex, Filter, IntArray
 from emep.scheduling.eligibility import Request, request_of
 from emep.scheduling.model import Job, Node, Reject, RejectCode
-from emep.scheduling.placement import domains_at, place
-from emep.scheduling.quota import limits_of
+from emep.scheduling.placement import domains_at, fits
+from emep.scheduling.quota import Limit, limits_of
 from emep.units import format_memory
 
 
@@ -33,8 +33,11 @@ Verdict = tuple[RejectCode, str, str]
 """Code, message, field of the job."""
 
 
-def against_policy(job: Job, policy: Policy) -> Verdict | None:
-    """Why the policy, or plain arithmetic, rules the job out; None if they do not."""
+def against_policy(job: Job, policy: Policy, limits: Iterable[Limit] | None = None) -> Verdict | None:
+    """Why the policy, or plain arithmetic, rules the job out; None if they do not.
+
+    ``limits``: those of ``limits_of`` the job, for callers that know them already.
+    """
     rules = policy.queues.get(job.queue)
     if rules is None:
         near = suggest(job.queue, policy.queues)
@@ -49,7 +52,7 @@ def against_policy(job: Job, policy: Policy) -> Verdict | None:
             "make gpu_count a multiple of node_count"
         )
         return RejectCode.NOT_DIVISIBLE, text, "node_count"
-    for limit in limits_of(policy, job.queue, job.project):
+    for limit in limits_of(policy, job.queue, job.project) if limits is None else limits:
         if limit.max_gpus is not None and job.gpu_count > limit.max_gpus:
             text = (
                 f"gpu_count: needs {job.gpu_count} GPUs, "
@@ -215,15 +218,9 @@ def _together(request: Request) -> str:
 def _places(request: Request, index: ClusterIndex, size: IntArray, *, capped: bool) -> bool:
     available = size
     if capped:
-        caps = np.full(len(index.nodes), float(request.gpus))
-        if request.cpu > 0:
-            caps = np.minimum(caps, np.floor(index.node_cpu * request.gpus / request.cpu + 1e-9))
-        if request.memory > 0:
-            caps = np.minimum(caps, np.floor(index.node_memory * request.gpus / request.memory + 1e-9))
-        available = np.minimum(size, caps[index.cell_node].astype(np.int64))
-    none = np.zeros(max(len(index.groups), 1), dtype=np.int64)
-    room = Room(index, available, none, np.zeros(len(index.nodes), dtype=np.int64), request.spread)
-    return place(request, room) is not None
+        caps = HostRoom(index.node_cpu, index.node_memory).caps(request)
+        available = np.minimum(size, caps[index.cell_node])
+    return fits(request, index, available)
 
 
 def _pools(pools: list[str]) -> str:
