@@ -42,7 +42,7 @@ def test_the_demo_merges_evolves_evaluates_shows_the_scoreboard_and_ends(home):
         "evolved merge",
     ):
         assert row in output.split("Scoreboard")[1]
-    assert "generation 1: best score" in output
+    assert "generation 1: best 0." in output
     assert gone(home), processes_of(home)
 
 

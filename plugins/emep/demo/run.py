@@ -160,8 +160,16 @@ class Demo:
 
 
 def _told(number: int, result: Any) -> str:
+    """One line about a generation, from the metrics of its tell."""
     metrics = (result or {}).get("metrics") or {}
-    score = metrics.get("best_score")
-    best = f": best score {score:.3f}" if isinstance(score, int | float) else ""
-    cached = f", {metrics['cached']} known already" if metrics.get("cached") else ""
-    return f"generation {number}{best} after {metrics.get('evaluations', '?')} evaluations{cached}"
+    words = []
+    for key, word in (
+        ("generation_best", "best"),
+        ("generation_mean", "mean"),
+        ("best_score", "best so far"),
+    ):
+        if isinstance(metrics.get(key), int | float):
+            words.append(f"{word} {metrics[key]:.3f}")
+    if metrics.get("evaluations"):
+        words.append(f"{metrics['evaluations']} evaluations")
+    return f"generation {number}: {', '.join(words) or 'told'}"
