@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from emep.scheduling._cover import Room, Take
-from emep.scheduling._host import HostRoom
+from emep.scheduling._host import HostRoom, capped
 from emep.scheduling._index import BoolArray, ClusterIndex, Filter, FloatArray, IntArray
 from emep.scheduling._occupancy import Occupancy, sum_by
 from emep.scheduling._windows import Windows
@@ -115,16 +115,7 @@ class Board:
         """``available``, cut down to the GPUs that the nodes' free cores and memory can feed."""
         if self.index.unlimited_nodes or not request.gpus:
             return available
-        left = (host or self.hosts.now).caps(request)
-        per_cell = left[self.index.cell_node]
-        if bool((available <= per_cell).all()) and not self.index.has_many_cells:
-            return available
-        result = np.minimum(available, per_cell)
-        for cell in np.flatnonzero(result).tolist():
-            node = self.index.cell_node[cell]
-            result[cell] = min(result[cell], left[node])
-            left[node] -= result[cell]
-        return result
+        return capped(self.index, available, (host or self.hosts.now).caps(request))
 
     def host_at(self, time: float) -> HostRoom | None:
         """Cores and memory that are free at a time; None: nobody counts them."""

@@ -37,6 +37,19 @@ class HostRoom:
         return whole
 
 
+def capped(index: ClusterIndex, available: IntArray, caps: IntArray) -> IntArray:
+    """``available`` by cell, cut down so that no node gives more than its cap; names first."""
+    per_cell = caps[index.cell_node]
+    if bool((available <= per_cell).all()) and not index.has_many_cells:
+        return available
+    left, result = caps.copy(), np.minimum(available, per_cell)
+    for cell in np.flatnonzero(result).tolist():
+        node = index.cell_node[cell]
+        result[cell] = min(result[cell], left[node])
+        left[node] -= result[cell]
+    return result
+
+
 class Hosts:
     """Mutable: who takes how much of which node until when."""
 

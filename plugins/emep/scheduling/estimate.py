@@ -42,19 +42,21 @@ class Estimator:
         cycle, job = self._cycle, blocked.job
         if blocked.holding:
             return self._say(cycle.board.release_of(job.id), "when its victims have yielded")
+        request = blocked.entry.request
         reserved = cycle.reserved_at.get(job.id)
         if reserved is not None:
+            if request.gpus:
+                self._stand_in_line(job, request, reserved)
             return self._say(reserved, "reserved")
-        request = blocked.entry.request
         own = self._earliest(request)
         if own == math.inf:
             return None, f"never: {self._why_never(request)}"
         quota = max((self._quota_free(job, limit.label) for limit in blocked.quota), default=cycle.now)
         start = max(own, quota, job.not_before, cycle.now)
-        if request.gpus:
+        if request.gpus and not blocked.quota and not blocked.backing_off:
             start = self._stand_in_line(job, request, start)
         if start == math.inf:
-            return None, "unknown: jobs before it have no max_duration"
+            return None, "unknown: jobs before it, or that hold its quota, have no max_duration"
         return self._say(start, "estimated")
 
     def _say(self, at: float, words: str) -> Estimate:

@@ -8,7 +8,7 @@ import numpy as np
 
 from emep.policy import Policy
 from emep.policy.errors import suggest
-from emep.scheduling._host import HostRoom
+from emep.scheduling._host import HostRoom, capped
 from emep.scheduling._index import NO_GROUP, BoolArray, ClusterIndex, Filter, IntArray
 from emep.scheduling.eligibility import Request, request_of
 from emep.scheduling.model import Job, Node, Reject, RejectCode
@@ -189,16 +189,8 @@ def largest(domain_of: IntArray, size: IntArray) -> int:
 
 
 def _with_nodes(request: Request, index: ClusterIndex, size: IntArray, pool: str) -> Verdict | None:
-    if _places(request, index, size, capped=False):
-        if index.unlimited_nodes or _places(request, index, size, capped=True):
-            return None
-        need = request.cpu / request.gpus
-        text = (
-            f"cpu: {request.cpu:g} cores and {format_memory(request.memory)} for {request.gpus} GPUs "
-            f"({need:g} cores a GPU) are more than the nodes of pool {pool} have beside their GPUs"
-        )
-        by_cpu = need > float(index.node_cpu[np.isfinite(index.node_cpu)].max(initial=np.inf))
-        return (RejectCode.CPU if by_cpu else RejectCode.MEMORY), text, "cpu" if by_cpu else "memory"
+    if fits(request, index, size):
+        return _of_host(request, index, size, pool)
     by_node = np.bincount(index.cell_node, weights=size)
     fitting = int((by_node >= max(request.per_node, 1)).sum())
     text = (
@@ -215,12 +207,21 @@ def _together(request: Request) -> str:
     return f" in {' and '.join(words)}" if words else ""
 
 
-def _places(request: Request, index: ClusterIndex, size: IntArray, *, capped: bool) -> bool:
-    available = size
-    if capped:
-        caps = HostRoom(index.node_cpu, index.node_memory).caps(request)
-        available = np.minimum(size, caps[index.cell_node])
-    return fits(request, index, available)
+def _of_host(request: Request, index: ClusterIndex, size: IntArray, pool: str) -> Verdict | None:
+    """Whether the nodes' cores and memory can feed the GPUs of an empty cluster."""
+    endless = np.full(len(index.nodes), np.inf)
+    for code, field, room, asked in (
+        (RejectCode.CPU, "cpu", HostRoom(index.node_cpu, endless), f"{request.cpu:g} cores"),
+        (RejectCode.MEMORY, "memory", HostRoom(endless, index.node_memory), format_memory(request.memory)),
+        (RejectCode.CPU, "cpu", HostRoom(index.node_cpu, index.node_memory), "cores and memory"),
+    ):
+        if not fits(request, index, capped(index, size, room.caps(request))):
+            text = (
+                f"{field}: {asked} for {request.gpus} GPUs are more than the nodes of pool {pool} "
+                "have beside as many GPUs"
+            )
+            return code, text, field
+    return None
 
 
 def _pools(pools: list[str]) -> str:
