@@ -35,8 +35,8 @@ def read_rows(given: Mapping[str, Any]) -> list[Row]:
     ``uniform`` is ``{recipe, weights?}``: all averages of that recipe's models with one common weight. The
     best of them *on the very tasks of the benchmark* is shown, which is the harder opponent.
 
-    Raises BadInputError where a field is wrong, a model folder does not exist, a recipe does not parse or a name
-    is taken twice.
+    Raises BadInputError where a field is wrong, a model folder does not exist, a recipe does not parse or a
+    name is taken twice.
     """
     rows = [Row(name, folder=_folder(name, uri)) for name, uri in _named(given, "models").items()]
     rows += _uniform(given.get("uniform"))
@@ -50,11 +50,11 @@ def read_rows(given: Mapping[str, Any]) -> list[Row]:
         rows.append(Row(name, recipe=data))
     if not rows:
         raise BadInputError("input.models: give at least one model or recipe", field="input.models")
-    shown: set[str] = set()
-    for name, _ in dict.fromkeys((row.group or row.name, row.group is not None) for row in rows):
-        if name in shown:
+    names = [row.name for row in rows if row.group is None]
+    names += dict.fromkeys(row.group for row in rows if row.group is not None)
+    for name in names:
+        if names.count(name) > 1:
             raise BadInputError(f"input: the name '{name}' is given twice", field="input.recipes")
-        shown.add(name)
     return rows
 
 

@@ -28,12 +28,12 @@ def plain_recipe(models: SmallSearch, *weights: float) -> dict[str, Any]:
     return recipe
 
 
-def given(models: SmallSearch, **more: Any) -> dict[str, Any]:
+def given(search: SmallSearch, **more: Any) -> dict[str, Any]:
     return {
-        "models": {name: str(models.folder / name) for name in ("base", "left", "right")},
-        "recipes": {"merged": plain_recipe(models, 0.4, -0.2)},
-        "uniform": {"recipe": models.recipe, "weights": [0.1, 0.5]},
-        "tasks": [models.task],
+        "models": {name: str(search.folder / name) for name in ("base", "left", "right")},
+        "recipes": {"merged": plain_recipe(search, 0.4, -0.2)},
+        "uniform": {"recipe": search.recipe, "weights": [0.1, 0.5]},
+        "tasks": [search.task],
         "backend": "llama",
         **more,
     }

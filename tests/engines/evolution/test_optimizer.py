@@ -82,7 +82,7 @@ def test_asking_loads_neither_torch_nor_scipy() -> None:
         "from engines.evolution.optimizer import CmaEs\n"
         "CmaEs([0.5, 0.5], 4, sigma=0.1).ask(0)\n"
         "heavy = {'torch', 'transformers', 'scipy', 'tokenizers', 'sklearn'} & set(sys.modules)\n"
-        "sys.exit(', '.join(sorted(heavy)))\n"
+        "sys.exit(', '.join(sorted(heavy)) or None)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

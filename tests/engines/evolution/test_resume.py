@@ -11,7 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.builders.evolving import SmallSearch, records_of
+
+from engines.evolution.loop import LoopSettings, evolve
 
 ROOT = Path(__file__).parents[3]
 
@@ -64,3 +67,38 @@ def test_kill_9_anywhere_gives_the_same_final_population(tmp_path: Path, search:
     finished = start(search, run)
     assert "finished" in finished.communicate()[0]
     assert records_of(run) == records_of(tmp_path / "whole")
+
+
+def test_processes_that_share_a_generation_find_what_one_finds(tmp_path: Path, search: SmallSearch) -> None:
+    for name, processes in (("one", 1), ("two", 2)):
+        settings = LoopSettings(
+            run_uri=(tmp_path / name).as_uri(),
+            recipe=search.recipe,
+            tasks=(search.task,),
+            generations=1,
+            population=4,
+            device="cpu",
+            processes=processes,
+        )
+        evolve(settings)
+    assert records_of(tmp_path / "two") == records_of(tmp_path / "one")
+
+
+def test_the_command_goes_on_with_a_run_that_is_there(
+    tmp_path: Path, search: SmallSearch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from engines.cli import main
+
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(search.recipe))
+    arguments = ["evolve", str(recipe), str(tmp_path / "run"), "--tasks", search.task, "--population", "4"]
+    arguments += ["--device", "cpu", "--generations"]
+    assert main([*arguments, "1"]) == 0
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "results").iterdir()}
+    assert main([*arguments, "2"]) == 0
+    assert all(file.stat().st_mtime_ns == time for file, time in before.items())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].endswith("best.yaml")
+    assert sum(line.startswith("generation 0:") for line in lines) == 2
+    assert main([*arguments, "0"]) == 2
+    assert "--generations" in capsys.readouterr().err
