@@ -9,51 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from emep.policy import Policy
+from emep.scheduling._domains import Domains, IntArray
 from emep.scheduling.model import Gpu, GpuId, GpuState, Node
 
 if TYPE_CHECKING:
     from emep.scheduling._entry import EntryBook
 
-IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+
+__all__ = ["BoolArray", "ClusterIndex", "Domains", "Filter", "FloatArray", "IntArray"]
 
 NO_GROUP: Final = -1
 """Group number of a GPU without NVLink: an island of its own."""
 
 Filter = tuple[str, str, int, tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]
 """What makes a cell eligible: pool, GPU type ("" = any), least memory, affinity, anti-affinity."""
-
-
-@dataclass(frozen=True, slots=True)
-class Domains:
-    """The sets of cells that can hold a whole job: NVLink groups, domains of a level, or both at once."""
-
-    of_cell: IntArray
-    """Number of each cell's domain; -1 for a cell in none."""
-    count: int
-    part_of_cell: IntArray
-    """Number of each cell's part: its node's share of its domain; -1 for a cell in no domain."""
-    domain_of_part: IntArray
-    members: IntArray
-    """GPUs of each domain, a row each, filled up with the number after the last GPU."""
-    part_members: IntArray
-    """GPUs of each part, likewise."""
-
-    def sums(self, cells: IntArray) -> IntArray:
-        """Per domain, the sum of a number per cell."""
-        return _sums(self.of_cell, cells, self.count)
-
-    def part_sums(self, cells: IntArray) -> IntArray:
-        """Per part, the sum of a number per cell."""
-        return _sums(self.part_of_cell, cells, len(self.domain_of_part))
 
 
 class ClusterIndex:
@@ -243,23 +220,9 @@ class ClusterIndex:
 
     def _make_domains(self, nvlink: bool, level: str | None) -> Domains:
         by_level = {"node": self.cell_node, "rack": self.cell_rack, "block": self.cell_block}
-        outer = np.zeros(self.cell_count, dtype=np.int64) if level is None else by_level[level]
-        inner = self.cell_group if nvlink else np.zeros(self.cell_count, dtype=np.int64)
-        inside = inner >= 0
-        of_cell = np.full(self.cell_count, -1, dtype=np.int64)
-        part_of_cell = of_cell.copy()
-        keys = outer[inside] * (len(self.groups) + 1) + inner[inside]
-        names, of_cell[inside] = np.unique(keys, return_inverse=True)
-        parts = of_cell[inside] * (len(self.nodes) + 1) + self.cell_node[inside]
-        part_names, part_of_cell[inside] = np.unique(parts, return_inverse=True)
-        return Domains(
-            of_cell,
-            len(names),
-            part_of_cell,
-            part_names // (len(self.nodes) + 1),
-            _rows(of_cell[self.gpu_cell], len(names)),
-            _rows(part_of_cell[self.gpu_cell], len(part_names)),
-        )
+        nothing = np.zeros(self.cell_count, dtype=np.int64)
+        outer, inner = by_level.get(level or "", nothing), self.cell_group if nvlink else nothing
+        return Domains(outer, inner, self.cell_node, self.gpu_cell)
 
     def count_states(self, gpus: Iterable[int]) -> dict[str, int]:
         """Why these GPUs take no work, in words, with how many each."""
@@ -288,25 +251,6 @@ class ClusterIndex:
 def is_usable(gpu: Gpu) -> bool:
     """Healthy and EMEP's to give; whether it is busy is another question."""
     return gpu.state is GpuState.HEALTHY and not gpu.foreign
-
-
-def _sums(key: IntArray, values: IntArray, size: int) -> IntArray:
-    """Sums of ``values`` by ``key``; a key below 0 counts nowhere."""
-    if len(key) and key[key.argmin()] < 0:
-        known = key >= 0
-        key, values = key[known], values[known]
-    return np.bincount(key, weights=values, minlength=size).astype(np.int64)
-
-
-def _rows(row_of: IntArray, count: int) -> IntArray:
-    """Positions by row number, each row filled up with the length; a row number below 0 is in none."""
-    known = np.flatnonzero(row_of >= 0)
-    known = known[np.argsort(row_of[known], kind="stable")]
-    sizes = np.bincount(row_of[known], minlength=count)
-    rows = np.full((count, int(sizes.max(initial=0))), len(row_of), dtype=np.int64)
-    places = np.arange(len(known)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    rows[row_of[known], places] = known
-    return rows
 
 
 def _labels_fit(node: Node, affinity: Iterable[tuple[str, str]], anti: Iterable[tuple[str, str]]) -> bool:
