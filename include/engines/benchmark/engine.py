@@ -13,7 +13,7 @@ from engines.evaluation.book import ScoreBook
 from engines.evaluation.models import model_digest, tokenizer_digest
 from engines.evaluation.run import Evaluation, evaluate
 from engines.evaluation.scoring import NonFiniteScore, Preparer
-from engines.evaluation.settings import BACKEND_FIELDS, backend_options, check_fields, count, texts
+from engines.evaluation.settings import BACKEND_FIELDS, backend_options, check_fields, optional_count, texts
 from engines.evaluation.tasks import Task, load_tasks
 from engines.inference.backend import BackendOptions
 
@@ -33,8 +33,8 @@ def run(context: Context) -> Outcome:
     check_fields("benchmark", given, ("tasks",), OPTIONAL)
     rows, tasks = read_rows(given), load_tasks(texts(given, "tasks"))
     work = _Benchmark(context, tasks)
-    work.models([row for row in rows if row.folder is not None])
-    work.recipes([row for row in rows if row.recipe is not None])
+    work.models(rows)
+    work.recipes(rows)
     if not work.done:
         name, reason = next(iter(work.failures.items()))
         raise BadInputError(f"no model could be evaluated; '{name}': {reason}", field="input.models")
@@ -63,10 +63,10 @@ class _Benchmark:
     def __init__(self, context: Context, tasks: Sequence[Task]) -> None:
         given = context.spec.input
         self.context, self.tasks = context, tasks
-        self.limit = count(given, "limit", None)
+        self.limit = optional_count(given, "limit")
         self.options: BackendOptions = backend_options(given, context.spec.device)
         self.kind = str(given.get("backend") or "transformers")
-        self.book = ScoreBook(context.checkpoints, save_every=count(given, "save_every", None))
+        self.book = ScoreBook(context.checkpoints, save_every=optional_count(given, "save_every"))
         self.done: dict[str, Evaluation] = {}
         self.failures: dict[str, str] = {}
         self.digests: dict[str, str] = {}
@@ -74,29 +74,29 @@ class _Benchmark:
         """By tokenizer: items are encoded once for all rows that share one."""
 
     def models(self, rows: Sequence[Row]) -> None:
-        """Evaluate models from their folders."""
+        """Evaluate the rows that are models in folders."""
         from engines.inference.opening import open_backend
 
         for row in rows:
-            assert row.folder is not None  # noqa: S101 - these rows are models
+            if row.folder is None:
+                continue
             weights = self.digests[row.name] = model_digest(row.folder)
             backend = open_backend(row.folder, self.options, kind=self.kind)
             self._row(row, backend, weights, tokenizer_digest(row.folder))
 
     def recipes(self, rows: Sequence[Row]) -> None:
-        """Merge recipes in memory and evaluate the result."""
-        if not rows:
+        """Evaluate the rows that are recipes, merged in memory."""
+        todo = [(row, row.recipe) for row in rows if row.recipe is not None]
+        if not todo:
             return
         from engines.evaluation.merged import MergedModels
         from engines.merge.in_memory import digest_state_dict
 
-        assert rows[0].recipe is not None  # noqa: S101 - these rows are recipes
         seed = self.context.spec.seed
-        with MergedModels(rows[0].recipe, self.options, kind=self.kind, seed=seed) as merged:
-            for row in rows:
-                assert row.recipe is not None  # noqa: S101 - as above
+        with MergedModels(todo[0][1], self.options, kind=self.kind, seed=seed) as merged:
+            for row, recipe in todo:
                 try:
-                    state = merged.merge(row.recipe)
+                    state = merged.merge(recipe)
                     backend = merged.backend(state)
                 except BadInputError as error:
                     self.failures[row.name] = error.message

@@ -16,7 +16,7 @@ from engines.artifacts import uri_to_path
 from engines.contract import BadInputError, Context, Outcome
 from engines.evaluation.metrics import mean_and_error
 from engines.evaluation.results import read_samples
-from engines.evaluation.settings import check_fields, text
+from engines.evaluation.settings import check_fields, fraction, text
 
 Z = 1.96
 """Two-sided 95 % under the normal approximation."""
@@ -39,10 +39,7 @@ def run(context: Context) -> Outcome:
     given = context.spec.input
     check_fields("compare", given, ("candidate", "baseline"), ("margin",))
     candidate, baseline = load_results(text(given, "candidate")), load_results(text(given, "baseline"))
-    margin = given.get("margin", 0.0)
-    if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 <= margin <= 1:
-        raise BadInputError(f"input.margin: {margin!r} must be a number from 0 to 1", field="input.margin")
-    found = compare_documents(candidate, baseline, margin=float(margin))
+    found = compare_documents(candidate, baseline, margin=fraction(given, "margin", 0.0))
     output = context.artifacts.put_json("comparison.json", found)
     return Outcome(outputs={"comparison": output}, metrics=found)
 

@@ -13,7 +13,15 @@ from engines.evaluation.compare import compare_documents, load_results
 from engines.evaluation.models import model_digest
 from engines.evaluation.results import results_document, sample_lines
 from engines.evaluation.run import Evaluation, evaluate
-from engines.evaluation.settings import BACKEND_FIELDS, backend_options, check_fields, count, text, texts
+from engines.evaluation.settings import (
+    BACKEND_FIELDS,
+    backend_options,
+    check_fields,
+    fraction,
+    optional_count,
+    text,
+    texts,
+)
 from engines.evaluation.tasks import load_tasks
 
 OPTIONAL = ("limit", "baseline", "margin", "save_every", *BACKEND_FIELDS)
@@ -31,9 +39,10 @@ def run(context: Context) -> Outcome:
         raise BadInputError(
             f"input.model: there is no model folder {folder}", file=str(folder), field="input.model"
         )
-    limit, save_every = count(given, "limit", None), count(given, "save_every", None)
+    limit, save_every = optional_count(given, "limit"), optional_count(given, "save_every")
     tasks = load_tasks(texts(given, "tasks"))
     baseline = load_results(text(given, "baseline")) if given.get("baseline") else None
+    margin = fraction(given, "margin", 0.0)
     weights = model_digest(folder)
     started = time.monotonic()
     from engines.inference.opening import open_backend
@@ -57,9 +66,7 @@ def run(context: Context) -> Outcome:
     metrics: dict[str, Any] = done.metrics()
     if baseline is not None:
         candidate = load_results(outputs["results"].uri)
-        metrics["comparison"] = compare_documents(
-            candidate, baseline, margin=float(given.get("margin") or 0.0)
-        )
+        metrics["comparison"] = compare_documents(candidate, baseline, margin=margin)
     return Outcome(
         outputs=outputs,
         metrics=metrics,
@@ -71,6 +78,7 @@ def run(context: Context) -> Outcome:
 
 def write_outputs(context: Context, done: Evaluation, document: dict[str, Any]) -> dict[str, Output]:
     """Samples first, the results last: results that exist are complete."""
+    context.artifacts.delete("samples")  # of an earlier run with other tasks
     for entry in done.tasks:
         context.artifacts.put_bytes(f"samples/{entry.task.name}.jsonl", b"".join(sample_lines(entry)))
     folder = Path(context.artifacts.get("samples"))

@@ -41,8 +41,13 @@ def texts(given: Mapping[str, Any], key: str) -> list[str]:
     return list(value)
 
 
-def count(given: Mapping[str, Any], key: str, default: int | None, *, least: int = 1) -> int | None:
-    """A field that is a whole number of at least ``least``, or not given."""
+def optional_count(given: Mapping[str, Any], key: str) -> int | None:
+    """A field that is a whole number of at least 1, or not given."""
+    return None if given.get(key) is None else count(given, key, 1)
+
+
+def count(given: Mapping[str, Any], key: str, default: int, *, least: int = 1) -> int:
+    """A field that is a whole number of at least ``least``; ``default`` where it is not given."""
     value = given.get(key)
     if value is None:
         return default
@@ -53,15 +58,24 @@ def count(given: Mapping[str, Any], key: str, default: int | None, *, least: int
     return value
 
 
+def fraction(given: Mapping[str, Any], key: str, default: float) -> float:
+    """A field that is a number from 0 to 1; ``default`` where it is not given."""
+    value = given.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise BadInputError(f"input.{key}: {value!r} must be a number from 0 to 1", field=f"input.{key}")
+    return float(value)
+
+
 BACKEND_FIELDS = ("batch_size", "dtype", "bos", "backend")
 
 
 def backend_options(given: Mapping[str, Any], device: str) -> BackendOptions:
     """How to compute, from an engine's input and its SPEC's device. The backend checks the names itself."""
-    size = count(given, "batch_size", BackendOptions.batch_size)
     return BackendOptions(
         device=device,
         dtype=str(given.get("dtype") or "auto"),
-        batch_size=size if size is not None else BackendOptions.batch_size,
+        batch_size=count(given, "batch_size", BackendOptions.batch_size),
         bos=str(given.get("bos") or "auto"),
     )

@@ -30,8 +30,6 @@ def run(context: Context) -> Outcome:
     before = records.run()
     now = settings_from_input(given, context.spec.seed, before["inputs"] if before else None)
     generation, batch = count(given, "generation", 0, least=0), count(given, "batch", 1)
-    assert generation is not None  # noqa: S101 - it has a default
-    assert batch is not None  # noqa: S101 - the field is required
     settings = RunSettings.from_json(before or records.begin(now.to_json()))
     check_same(settings, now, records.store.uri)
     ask = records.ask(generation)

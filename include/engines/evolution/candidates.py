@@ -35,7 +35,6 @@ def run(context: Context) -> Outcome:
     check_fields("evolve_candidates", given, ("run_uri", "generation", "candidates"), ())
     records = Records(text(given, "run_uri"))
     generation = count(given, "generation", 0, least=0)
-    assert generation is not None  # noqa: S101 - it has a default
     ask = records.need_ask(generation)
     raw = records.run()
     if raw is None:

@@ -12,7 +12,14 @@ from typing import Any
 
 from engines.contract import BadInputError
 from engines.evaluation.models import model_digest
-from engines.evaluation.settings import BACKEND_FIELDS, backend_options, check_fields, count, texts
+from engines.evaluation.settings import (
+    BACKEND_FIELDS,
+    backend_options,
+    check_fields,
+    count,
+    optional_count,
+    texts,
+)
 from engines.evaluation.tasks import load_tasks, shared_items
 from engines.evolution.genes import Space
 from engines.evolution.keys import backend_identity
@@ -143,8 +150,7 @@ def settings_from_input(
     objective = Objective.parse(given.get("objective"))
     objective.check({skill for task in tasks for skill in task.skills}, {task.kind for task in tasks})
     options = backend_options(given, "auto")
-    population = count(given, "population", None, least=4)
-    assert population is not None  # noqa: S101 - required above
+    population = count(given, "population", 4, least=4)
     return RunSettings(
         recipe=recipe,
         seed=seed,
@@ -152,7 +158,7 @@ def settings_from_input(
         population=population,
         sigma=_sigma(given),
         objective=objective,
-        limit=count(given, "limit", None),
+        limit=optional_count(given, "limit"),
         backend=str(given.get("backend") or "auto"),
         dtype=options.dtype,
         bos=options.bos,
