@@ -10,16 +10,15 @@ import numpy as np
 from emep.policy import Policy
 from emep.scheduling._board import Board
 from emep.scheduling._cpu import CpuReservations, place_cpu_job
-from emep.scheduling._entry import Blocked, Entry, EntryBook, Leaf
+from emep.scheduling._entry import Blocked, Entry, EntryBook
 from emep.scheduling._index import ClusterIndex, IntArray
 from emep.scheduling._occupancy import Occupancy
 from emep.scheduling._overtake import Overtaking
-from emep.scheduling.backfill import earliest
-from emep.scheduling.eligibility import Request
+from emep.scheduling._shares import Shares
+from emep.scheduling.backfill import earliest, find_now
 from emep.scheduling.explain import Explainer
 from emep.scheduling.fair_share import FairTree
 from emep.scheduling.model import (
-    GpuId,
     Hold,
     Job,
     Placement,
@@ -30,7 +29,7 @@ from emep.scheduling.model import (
     Start,
     UsageRecord,
 )
-from emep.scheduling.order import Line, Lines, PendingOrder
+from emep.scheduling.order import Lines, PendingOrder
 from emep.scheduling.placement import place
 from emep.scheduling.preemption import Preemption
 from emep.scheduling.quota import Holdings
@@ -54,7 +53,6 @@ class Cycle:
         self.policy: Policy = occupancy.policy
         self.index: ClusterIndex = occupancy.index
         self.occupancy, self.holdings, self.book, self.now = occupancy, holdings, book, now
-        self.usage = usage
         self.pending = pending
         self._by_id = {entry.job.id: entry for entry in pending} if holds or occupancy.yielding else {}
         self.board = Board(occupancy, now, {job_id: one.job for job_id, one in self._by_id.items()}, holds)
@@ -64,12 +62,10 @@ class Cycle:
         self.rejections: list[Reject] = []
         self.blocked: list[Blocked] = []
         self.reserved_at: dict[str, float] = {}
-        self._tree: FairTree | None = None
-        self._charges: list[tuple[Leaf, float]] = []
+        self._shares = Shares(occupancy, now, (entry.leaf for entry in pending), usage)
         self._cpu_reservations = CpuReservations(self.board)
         self._failed: dict[int, float] = {}
         """Request (by ``Entry.key``) -> least end of a run that did not fit."""
-        self._looked_into: dict[tuple[float, Leaf], int] = {}
         self._explain = explain
         self._full: set[str] = set()
         """Pools that have all the reservations they may have."""
@@ -80,42 +76,10 @@ class Cycle:
         for job_id in self.board.promised:
             self._count_promise(self._by_id[job_id].job, 1)
 
-    # ---- consumption ---------------------------------------------------------------------------------------
-
     @property
     def tree(self) -> FairTree:
-        """Fair shares, worked out when first asked for: of one user alone nobody asks."""
-        if self._tree is None:
-            self._tree = FairTree(self.policy, self.usage)
-            for leaf in sorted({entry.leaf for entry in self.pending}):
-                self._tree.leaf(*leaf)
-            self._charge_entries(self._tree)
-            for leaf, seconds in self._charges:
-                self._tree.charge(*leaf, seconds)
-        return self._tree
-
-    def _charge_entries(self, tree: FairTree) -> None:
-        """What has started but not yet run for ``entry_charge`` counts as if it had."""
-        for allocation in self.occupancy.allocations.values():
-            job, rest = allocation.job, self.policy.entry_charge - (self.now - allocation.start_time)
-            tree.leaf(job.queue, job.project, job.user)
-            if rest > 0 and allocation.gpus:
-                seconds = min(rest, self.policy.entry_charge) * self._rate(allocation.gpus)
-                tree.charge(job.queue, job.project, job.user, seconds)
-
-    def _rate(self, gpus: Iterable[GpuId]) -> float:
-        """What these GPUs are charged together for one second."""
-        index = self.index
-        if not self.policy.gpu_billing:
-            return float(len(self.index.numbers(gpus)))
-        kinds, cell_of = index.cell_type, index.gpu_cell_list
-        return math.fsum(self.policy.billing(kinds[cell_of[gpu]]) for gpu in index.numbers(gpus).tolist())
-
-    def _charge(self, entry: Entry, gpus: Iterable[GpuId]) -> None:
-        seconds = self._rate(gpus) * self.policy.entry_charge
-        self._charges.append((entry.leaf, seconds))
-        if self._tree is not None:
-            self._tree.charge(*entry.leaf, seconds)
+        """Fair shares, with what this plan has started so far."""
+        return self._shares.tree()
 
     def _count_promise(self, job: Job, sign: int) -> None:
         """What is promised counts as held, or others of its project would take its quota meanwhile."""
@@ -135,7 +99,7 @@ class Cycle:
             overtaking = Overtaking(self, lines, served)
             served |= overtaking.run()
             self._held_back = overtaking.held_back
-        order = PendingOrder(lines, lambda: self.tree)
+        order = PendingOrder(lines, self._shares.tree)
         failed, full, promised, now = self._failed, self._full, self.board.promised, self.now
         calm = not self.occupancy.preemptible
         for entry in order:
@@ -149,8 +113,9 @@ class Cycle:
                 end_that_failed = failed.get(entry.key)
                 if end_that_failed is not None and end_that_failed <= now + entry.limit:
                     self.blocked.append(entry.blocked)
-                    if not self._explain and self._is_hopeless(order.line_of(entry), entry, calm):
-                        order.drop_line()
+                    if not self._explain:
+                        free = self.board.free_of_kind((entry.pool, "", 0, (), ()))
+                        order.drop_line_if_hopeless(entry, free, calm=calm)
                     continue
             if entry.job.id in served:
                 continue
@@ -159,17 +124,6 @@ class Cycle:
                 order.charged()
             else:
                 self.blocked.append(blocked)
-
-    def _is_hopeless(self, line: Line, entry: Entry, calm: bool) -> bool:
-        """Whether nobody in a line can start: there are fewer free GPUs than the least that one asks for.
-
-        Looked into anew only when GPUs have gone since.
-        """
-        free = self.board.free_of_kind((entry.pool, "", 0, (), ()))
-        if self._looked_into.get((entry.value, entry.leaf)) == free:
-            return False
-        self._looked_into[entry.value, entry.leaf] = free
-        return line.none_fits(free, calm=calm)
 
     def _consider(self, entry: Entry) -> Blocked | None:
         """Start, preempt or reserve for a job; None if it started, else what is known of why it did not."""
@@ -201,7 +155,7 @@ class Cycle:
         end = self.now + entry.limit
         if failed is not None and failed <= end:
             return False
-        return any(self._find(entry.request, pool, end) is not None for pool in entry.request.pools)
+        return any(find_now(self.board, entry.request, pool, end) is not None for pool in entry.request.pools)
 
     def try_start(self, entry: Entry) -> bool:
         """Start the job now if it can be placed."""
@@ -220,7 +174,7 @@ class Cycle:
             return set()
         holders = [self._by_id[job_id] for job_id in self.board.promised]
         lines = Lines.of((one for one in holders if one.verdict is None), self.policy, self.now)
-        order = PendingOrder(lines, lambda: self.tree)
+        order = PendingOrder(lines, self._shares.tree)
         return {entry.job.id for entry in order if self._serve_holder(entry)}
 
     def _serve_holder(self, entry: Entry) -> bool:
@@ -254,7 +208,7 @@ class Cycle:
         if failed is not None and failed <= end:
             return False
         for pool in pools:
-            gpus = self._find(request, pool, end)
+            gpus = find_now(self.board, request, pool, end)
             if gpus is not None:
                 self._start(entry, gpus, pool, "fits")
                 return True
@@ -272,42 +226,13 @@ class Cycle:
         self.starts.append(Start(entry.job.id, Placement((), nodes), "fits", backfilled=passes))
         return True
 
-    def _find(self, request: Request, pool: str, end: float) -> IntArray | None:
-        """GPUs for a run that ends at ``end`` and delays no reservation; None where there are none."""
-        board, windows = self.board, self.board.windows
-        kind = request.filter_for(pool)
-        if board.free_of_kind(kind) < request.gpus:
-            return None
-        if not windows.in_pool(pool):
-            take = place(request, board.whole_room(request, pool))
-            return None if take is None else board.pick(take)
-        if windows.counts(pool, kind):
-            if windows.profile(pool, kind).slack(end) < request.gpus:
-                return None
-            take = place(request, board.whole_room(request, pool))
-            return None if take is None else board.pick(take)
-        if (
-            request.plain
-            and board.free_of_kind(kind) - windows.blocked_of_kind(pool, kind, end) < request.gpus
-        ):
-            return None
-        take = place(request, board.room(request, pool, end))
-        if take is None:
-            return None
-        blocked = windows.blocked_gpus(pool, end)
-        if blocked is None:
-            # It ends before anything reserved is needed: then it leaves others what is not reserved.
-            return board.pick(take, board.free, windows.blocked_gpus(pool, math.inf))
-        return board.pick(take, board.free & ~blocked)
-
     def _start(self, entry: Entry, gpus: IntArray, pool: str, reason: str) -> None:
-        names = self.index.gpu_names(gpus.tolist())
-        nodes = tuple(dict.fromkeys(gpu.node for gpu in names))
+        placement = self.index.placement(gpus.tolist())
         backfilled = bool(self.board.windows.in_pool(pool))
-        self.board.start(entry.job, gpus, nodes, pool, self.now + entry.limit)
-        self.holdings.add(entry.job, pool, len(names))
-        self._charge(entry, names)
-        self.starts.append(Start(entry.job.id, Placement(names, nodes), reason, backfilled))
+        self.board.start(entry.job, gpus, placement.nodes, pool, self.now + entry.limit)
+        self.holdings.add(entry.job, pool, len(gpus))
+        self._shares.charge(entry.leaf, placement.gpus)
+        self.starts.append(Start(entry.job.id, placement, reason, backfilled))
 
     # ---- preemption and reservations -----------------------------------------------------------------------
 
@@ -368,9 +293,7 @@ class Cycle:
         made: list[Reservation] = []
         for job_id, at in self.reserved_at.items():
             if job_id in found:
-                names = self.index.gpu_names(found[job_id].gpus.tolist())
-                nodes = tuple(dict.fromkeys(gpu.node for gpu in names))
-                made.append(Reservation(job_id, at, Placement(names, nodes)))
+                made.append(Reservation(job_id, at, self.index.placement(found[job_id].gpus.tolist())))
             else:
                 made.append(Reservation(job_id, at, Placement((), self._cpu_reservations.made[job_id])))
         return tuple(made)

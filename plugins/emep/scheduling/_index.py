@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from emep.policy import Policy
 from emep.scheduling._domains import Domains, IntArray
-from emep.scheduling.model import Gpu, GpuId, GpuState, Node
+from emep.scheduling.model import Gpu, GpuId, GpuState, Node, Placement
 
 if TYPE_CHECKING:
     from emep.scheduling._entry import EntryBook
@@ -237,6 +237,11 @@ class ClusterIndex:
                 words = "used outside EMEP" if gpu.foreign else gpu.state.value
             found[words] = found.get(words, 0) + 1
         return found
+
+    def placement(self, gpus: Iterable[int]) -> Placement:
+        """GPUs by number as a placement: names and nodes in rank order."""
+        names = self.gpu_names(gpus)
+        return Placement(names, tuple(dict.fromkeys(gpu.node for gpu in names)))
 
     def gpu_names(self, gpus: Iterable[int]) -> tuple[GpuId, ...]:
         """Names in rank order: neighbours (block, rack, node) get neighbouring ranks."""

@@ -1,4 +1,6 @@
-"""Reservations: the earliest time, and the GPUs, at which a job that does not fit now will fit.
+"""Backfill: what may start now, and reservations for what may not.
+
+A reservation is the earliest time, and the GPUs, at which a job that does not fit now will fit.
 
 Computed from the remaining limits of what runs. Among placements at that time it takes as few of the GPUs
 that are free now as it can, so that as many of those as possible stay open to jobs that run past that time.
@@ -20,9 +22,35 @@ from emep.scheduling._release import earliest_release
 from emep.scheduling._windows import Reserved
 from emep.scheduling.eligibility import Request
 from emep.scheduling.model import Job
-from emep.scheduling.placement import fits
+from emep.scheduling.placement import fits, place
 
 _NONE = np.zeros(0, dtype=np.int64)
+
+
+def find_now(board: Board, request: Request, pool: str, end: float) -> IntArray | None:
+    """GPUs for a run from now to ``end`` that delays no reservation; None where there are none."""
+    windows, kind = board.windows, request.filter_for(pool)
+    free = board.free_of_kind(kind)
+    if free < request.gpus:
+        return None
+    if not windows.in_pool(pool):
+        take = place(request, board.whole_room(request, pool))
+        return None if take is None else board.pick(take)
+    if windows.counts(pool, kind):
+        if windows.profile(pool, kind).slack(end) < request.gpus:
+            return None
+        take = place(request, board.whole_room(request, pool))
+        return None if take is None else board.pick(take)
+    if request.plain and free - windows.blocked_of_kind(pool, kind, end) < request.gpus:
+        return None
+    take = place(request, board.room(request, pool, end))
+    if take is None:
+        return None
+    blocked = windows.blocked_gpus(pool, end)
+    if blocked is None:
+        # It ends before anything reserved is needed: then it leaves others what is not reserved.
+        return board.pick(take, board.free, windows.blocked_gpus(pool, math.inf))
+    return board.pick(take, board.free & ~blocked)
 
 
 def earliest(board: Board, job: Job, request: Request, limit: float, pools: Iterable[str]) -> Reserved | None:

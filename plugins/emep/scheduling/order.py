@@ -129,18 +129,20 @@ class PendingOrder:
         """``tree`` is asked for only where several users wait in one class."""
         self._lines, self._tree = lines, tree
         self._stale = self._drop = False
+        self._looked_into: dict[tuple[float, Leaf], int] = {}
 
     def charged(self) -> None:
         """Consumption has changed: the order of users is to be taken anew."""
         self._stale = True
 
-    def drop_line(self) -> None:
-        """Nobody in the line of the entry just handed out is of interest any more."""
-        self._drop = True
+    def drop_line_if_hopeless(self, entry: Entry, free: int, *, calm: bool) -> None:
+        """Pass over the rest of the line of the entry just handed out, if nobody in it can start.
 
-    def line_of(self, entry: Entry) -> Line:
-        """Everybody of the entry's class and user."""
-        return self._lines.line_of(entry)
+        ``free``: GPUs in its pool; ``calm``: nothing can be preempted. Looked into again when GPUs have gone.
+        """
+        if self._looked_into.get((entry.value, entry.leaf)) != free:
+            self._looked_into[entry.value, entry.leaf] = free
+            self._drop = self._lines.line_of(entry).none_fits(free, calm=calm)
 
     def __iter__(self) -> Iterator[Entry]:
         for value in sorted(self._lines.by_class, reverse=True):
