@@ -120,3 +120,25 @@ def test_a_victim_gives_its_cores_back_too() -> None:
     busy = [running(a_job("low").priority("low").having(cpu=3.0), "n:0")]
     decided = plan(a_snapshot(nodes, [a_job("x").priority("high").having(cpu=4.0)], busy), DEFAULT, 9.0)
     assert [order.job_id for order in decided.preemptions] == ["low"]
+
+
+def test_cores_do_not_hide_the_second_group_of_a_node() -> None:
+    nodes = [a_node("n").gpus(8).nvlink_groups_of(4).having(cpu=96.0)]
+    busy = [running(a_job("b"), "n:0")]
+    decided = plan(a_snapshot(nodes, [a_job("x").gpus(4).nvlink()], busy), DEFAULT, 0.0)
+    assert [gpu.index for gpu in decided.starts[0].placement.gpus] == [4, 5, 6, 7]
+
+
+def test_few_cores_left_are_given_to_the_group_that_can_use_them() -> None:
+    nodes = [a_node("n").gpus(8).nvlink_groups_of(4).having(cpu=8.0)]
+    busy = [running(a_job("b").having(cpu=4.0), "n:0")]
+    for job in (a_job("x").gpus(4).nvlink().having(cpu=4.0), a_job("x").gpus(4).having(cpu=4.0)):
+        decided = plan(a_snapshot(nodes, [job], busy), DEFAULT, 0.0)
+        assert [gpu.index for gpu in decided.starts[0].placement.gpus] == [4, 5, 6, 7]
+
+
+def test_two_groups_of_a_node_do_not_use_its_cores_twice() -> None:
+    nodes = [a_node(name).gpus(8).nvlink_groups_of(4).having(cpu=6.0) for name in "ab"]
+    decided = plan(a_snapshot(nodes, [a_job("x").gpus(12).having(cpu=12.0)]), DEFAULT, 0.0)
+    taken = [gpu.node for gpu in decided.starts[0].placement.gpus]
+    assert (taken.count("a"), taken.count("b")) == (6, 6)

@@ -115,7 +115,7 @@ class Board:
         """``available``, cut down to the GPUs that the nodes' free cores and memory can feed."""
         if self.index.unlimited_nodes or not request.gpus:
             return available
-        return capped(self.index, available, (host or self.hosts.now).caps(request))
+        return capped(self.index, request, available, host or self.hosts.now)
 
     def host_at(self, time: float) -> HostRoom | None:
         """Cores and memory that are free at a time; None: nobody counts them."""

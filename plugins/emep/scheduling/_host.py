@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from emep.scheduling._index import ClusterIndex, FloatArray, IntArray
 from emep.scheduling.eligibility import Request
 from emep.scheduling.model import Job
+
+_PLENTY: Final = 1e9
+"""GPUs; more than any node has."""
 
 Entry = tuple[float, int, float, float]
 """Until when, node, cores, bytes."""
@@ -27,8 +31,8 @@ class HostRoom:
     memory: FloatArray
 
     def caps(self, request: Request) -> IntArray:
-        """By node, for how many of the job's GPUs there are cores and memory."""
-        caps = np.full(len(self.cpu), float(request.gpus))
+        """By node, how many GPUs of such a job there are cores and memory for."""
+        caps = np.full(len(self.cpu), _PLENTY)
         if request.cpu > 0:
             caps = np.minimum(caps, np.floor(self.cpu * (request.gpus / request.cpu) + 1e-9))
         if request.memory > 0:
@@ -37,16 +41,23 @@ class HostRoom:
         return whole
 
 
-def capped(index: ClusterIndex, available: IntArray, caps: IntArray) -> IntArray:
-    """``available`` by cell, cut down so that no node gives more than its cap; names first."""
-    per_cell = caps[index.cell_node]
-    if bool((available <= per_cell).all()) and not index.has_many_cells:
-        return available
-    left, result = caps.copy(), np.minimum(available, per_cell)
-    for cell in np.flatnonzero(result).tolist():
-        node = index.cell_node[cell]
-        result[cell] = min(result[cell], left[node])
-        left[node] -= result[cell]
+def capped(index: ClusterIndex, request: Request, available: IntArray, room: HostRoom) -> IntArray:
+    """``available`` by cell, cut down to what cores and memory can feed.
+
+    A job in one NVLink group takes one cell of a node, so that each cell may have all that the node can feed;
+    for others the largest cells of a node come first, so that groups stay whole.
+    """
+    caps = room.caps(request)
+    result = np.minimum(available, caps[index.cell_node])
+    if request.nvlink or not index.has_many_cells:
+        return result
+    sums = np.bincount(index.cell_node, weights=result, minlength=len(caps))
+    for node in np.flatnonzero(sums > caps).tolist():
+        left = int(caps[node])
+        cells = np.flatnonzero(index.cell_node == node)
+        for cell in cells[np.argsort(-result[cells], kind="stable")].tolist():
+            result[cell] = min(int(result[cell]), left)
+            left -= int(result[cell])
     return result
 
 

@@ -209,13 +209,15 @@ def _together(request: Request) -> str:
 
 def _of_host(request: Request, index: ClusterIndex, size: IntArray, pool: str) -> Verdict | None:
     """Whether the nodes' cores and memory can feed the GPUs of an empty cluster."""
+    if index.unlimited_nodes:
+        return None
     endless = np.full(len(index.nodes), np.inf)
     for code, field, room, asked in (
         (RejectCode.CPU, "cpu", HostRoom(index.node_cpu, endless), f"{request.cpu:g} cores"),
         (RejectCode.MEMORY, "memory", HostRoom(endless, index.node_memory), format_memory(request.memory)),
         (RejectCode.CPU, "cpu", HostRoom(index.node_cpu, index.node_memory), "cores and memory"),
     ):
-        if not fits(request, index, capped(index, size, room.caps(request))):
+        if not fits(request, index, capped(index, request, size, room)):
             text = (
                 f"{field}: {asked} for {request.gpus} GPUs are more than the nodes of pool {pool} "
                 "have beside as many GPUs"
