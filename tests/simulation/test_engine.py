@@ -193,6 +193,7 @@ class TestFailures:
         jobs = [a_spec("wide", 10, 8, 10), a_spec("small", 20, 4, 50)]
         done = outcomes(simulate(self.NODES, jobs, "{}", [Failure(5.0, "a", None, down=True)]))
         assert (done["wide"].state, done["wide"].first_start) == (State.PENDING, None)
+        assert "needs 8" in done["wide"].reason
         assert done["small"].state is State.COMPLETED
 
     def test_backoff_doubles_up_to_its_bound(self) -> None:

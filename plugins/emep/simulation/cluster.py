@@ -102,6 +102,10 @@ def _entries(path: str | Path) -> list[_Entry]:
         raise InputError(
             path, None if mark is None else mark.line + 1, "", f"is not YAML ({words})"
         ) from problem
+    except RecursionError:
+        raise InputError(path, None, "", "is nested too deeply") from None
+    except ValueError as problem:  # a date or number that cannot be
+        raise InputError(path, None, "", f"is not YAML ({problem})") from problem
     if not isinstance(document, dict) or not isinstance(tree, yaml.MappingNode):
         raise InputError(path, 1, "", "expected a mapping with the key nodes")
     for key in document:

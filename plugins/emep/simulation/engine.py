@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 from emep.policy import Policy
-from emep.scheduling.model import Node, Reservation
+from emep.scheduling import plan
+from emep.scheduling.model import Node, Reservation, Snapshot
 from emep.simulation.failures import Failure
 from emep.simulation.health import ClusterHealth
 from emep.simulation.jobs import JobSpec
@@ -86,8 +87,22 @@ class Simulation:
             self._happen(now)
             self._plan(now)
             self._work.sample(now)
+        if self._work.pending:
+            self._say_why_they_wait(last)
         self._work.close(last)
         return self.recording
+
+    def _say_why_they_wait(self, now: float) -> None:
+        """Nothing happens any more and jobs still wait: the scheduler's own answer is their reason."""
+        snapshot = Snapshot(
+            nodes=self._health.nodes,
+            pending=tuple(self._work.pending.values()),
+            allocations=tuple(self._work.allocations.values()),
+            usage=self._work.look(now),
+        )
+        for waiting in plan(snapshot, self._policy, now).waiting:
+            outcome = self.recording.outcomes[self._work.number(waiting.job_id)]
+            outcome.reason = "; ".join(reason.text for reason in waiting.reasons)
 
     # ---- time ----------------------------------------------------------------------------------------------
 
@@ -134,25 +149,25 @@ class Simulation:
     def _ask(self, now: float) -> None:
         if not self._work.pending:
             return
-        plan = self._scheduler.plan(self._health.nodes, now, self._work.look(now))
+        decided = self._scheduler.plan(self._health.nodes, now, self._work.look(now))
         record = self.recording
         record.plans += 1
-        record.decisions += len(plan.starts) + len(plan.preemptions) + len(plan.rejections)
-        for rejected in plan.rejections:
+        record.decisions += len(decided.starts) + len(decided.preemptions) + len(decided.rejections)
+        for rejected in decided.rejections:
             self._finish(self._work.number(rejected.job_id), State.REJECTED, rejected.message, now)
-        for preempt in plan.preemptions:
+        for preempt in decided.preemptions:
             number = self._work.number(preempt.job_id)
             run = self._work.tell_to_yield(number, now, preempt.for_job, preempt.reason)
             if run is not None and run.yields_at is not None:
                 self._at(run.yields_at, _Kind.EXIT, number, run.epoch)
-        for start in plan.starts:
+        for start in decided.starts:
             number = self._work.number(start.job_id)
             run = self._work.start(number, start.placement, start.reason, now)
             self._at(run.ends_at, _Kind.END, number, run.epoch)
             self._reserved.pop(start.job_id, None)
             if self._policy.preemption.min_runtime > 0:
                 self._at(now + self._policy.preemption.min_runtime, _Kind.WAKE, number)
-        self._note_reservations(plan.reservations, now)
+        self._note_reservations(decided.reservations, now)
 
     def _note_reservations(self, reservations: Sequence[Reservation], now: float) -> None:
         for reservation in reservations:

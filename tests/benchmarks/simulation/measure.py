@@ -52,15 +52,15 @@ def long_replay() -> None:
 
 def many_projects() -> None:
     """20 projects of 5 users ask for 1.1 times what there is: queues of hundreds, fair share at work."""
-    parameters = Churn(jobs=20_000, gpus=2400, load=1.1, projects=20, users_per_project=5)
+    parameters = Churn(jobs=4_000, gpus=480, load=1.1, projects=20, users_per_project=5)
     specs, policy = churn(parameters, seed=1), default_policy()
     with tempfile.TemporaryDirectory() as folder:
-        generate([folder, "--jobs", "1", "--nodes", "300"])
+        generate([folder, "--jobs", "1", "--nodes", "60"])
         nodes = read_cluster(f"{folder}/cluster.yaml")
     begin = time.process_time()
     recording = replay(nodes, specs, policy)
     say(
-        "20,000 jobs of 100 users, load 1.1",
+        "4,000 jobs of 100 users on 480 GPUs, load 1.1",
         time.process_time() - begin,
         None,
         words(recording, summarize(recording, policy)),
@@ -102,7 +102,8 @@ def words(recording: Recording, summary: Summary) -> str:
     """What a replay came to."""
     return (
         f"{recording.plans:,} plans, makespan {summary['makespan']:,.1f} s,"
-        f" mean JCT {summary['mean_jct']:,.0f} s, slowdown {summary['mean_bounded_slowdown']:,.1f}, longest wait {summary['max_wait']:,.0f} s"
+        f" mean JCT {summary['mean_jct']:,.0f} s, slowdown {summary['mean_bounded_slowdown']:,.1f},"
+        f" longest wait {summary['max_wait']:,.0f} s"
     )
 
 
