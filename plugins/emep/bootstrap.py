@@ -57,7 +57,7 @@ def read_settings(path: Path) -> Settings:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path}: this is not YAML: {' '.join(str(error).split())}") from None
     document = document or {}
     _known(document, ("airflow",), str(path), "")
@@ -170,7 +170,7 @@ def _apply_variable(entry: Mapping[str, Any], session: Any) -> list[str]:
         return [f"variable {name}: there already, left as it is"]
     value = entry.get("variable_value")
     text = value if isinstance(value, str) else json.dumps(value)
-    session.add(Variable(key=name, val=text))
+    session.add(Variable(key=name, val=text))  # type: ignore[no-untyped-call]
     return [f"variable {name}: created"]
 
 

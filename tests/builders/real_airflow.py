@@ -56,7 +56,7 @@ class RealAirflow:
 
         return [NodeView.model_validate(node) for node in self.api.nodes()]
 
-    def wait(self, condition: Callable[[], Any], seconds: float = 240.0) -> Any:
+    def wait(self, condition: Callable[[], Any], seconds: float = 600.0) -> Any:
         """Wait for a condition while all processes live; its value."""
         until = time.monotonic() + seconds
         while not (value := condition()):
@@ -77,7 +77,7 @@ class Run:
         """State of the run."""
         return self.airflow.api.run_state(self.dag_id, self.run_id)
 
-    def ended(self, seconds: float = 300.0) -> str:
+    def ended(self, seconds: float = 900.0) -> str:
         """Wait for the end; the state."""
         self.airflow.wait(lambda: self.state in ENDED, seconds)
         return self.state

@@ -62,7 +62,7 @@ def test_a_short_job_ends_inline_and_its_log_is_in_the_task_s(api, capsys):
     assert operator(inline_wait=30).execute(context()) == {"status": "done", "metrics": {"n": 1}}
     agent.join()
     shown = capsys.readouterr().out
-    for line in ("reading", "writing", "is running on n0:0"):
+    for line in ("reading", "writing", "is completed"):
         assert shown.count(line) == 1, line
 
 

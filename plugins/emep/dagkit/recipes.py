@@ -33,13 +33,16 @@ def read_recipe(value: Any, root: str | None) -> dict[str, Any]:
         source = absolute(value.strip(), root)
         try:
             value = Path(source).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        except (OSError, ValueError) as error:
+            named = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+            reason = getattr(error, "strerror", None) or named
             raise AirflowFailException(f"recipe: {source} cannot be read: {reason}.") from None
     if isinstance(value, str):
         try:
             value = yaml.safe_load(value)
-        except yaml.YAMLError as error:
+        except RecursionError:
+            raise AirflowFailException(f"{source}: nested too deeply for a recipe.") from None
+        except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or number that cannot be
             mark = getattr(error, "problem_mark", None)
             place = f" line {mark.line + 1}" if mark else ""
             raise AirflowFailException(
