@@ -24,8 +24,8 @@ def test_the_evolved_merge_beats_the_best_uniform_average_on_items_it_never_saw(
         run_uri=(tmp_path / "run").as_uri(),
         recipe=str(demo.recipes["evolve"]),
         tasks=search,
-        generations=4,
-        population=16,
+        generations=6,
+        population=20,
         device="cpu",
         extra={"report_tasks": report},
     )
