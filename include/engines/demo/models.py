@@ -14,7 +14,6 @@ import argparse
 import fcntl
 import json
 import logging
-import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -172,7 +171,7 @@ def _publish(made: Path, folder: Path, settings: dict[str, Any]) -> None:
 def _make(made: Path, folder: Path, sizes: Sizes, seed: int, progress: Callable[[str], None]) -> None:
     """Everything under ``made``; recipes name their final place ``folder``."""
     from engines.demo.checkpoint import write_checkpoint
-    from engines.demo.training import CONFIG
+    from engines.demo.training import CONFIG, one_thread
 
     data = digits.load()
     splits = digits.split(data.labels, search=sizes.search_images, report=sizes.report_images)
@@ -184,7 +183,9 @@ def _make(made: Path, folder: Path, sizes: Sizes, seed: int, progress: Callable[
     (made / "recipes").mkdir()
     for name, recipe in recipes(folder).items():
         (made / "recipes" / f"{name}.yaml").write_text(to_yaml(recipe), encoding="utf-8")
-    for name, state in _train(data, splits, sizes, seed, progress).items():
+    with one_thread():
+        states = _train(data, splits, sizes, seed, progress)
+    for name, state in states.items():
         (made / name).mkdir()
         write_checkpoint(made / name, state, CONFIG)
 
@@ -222,7 +223,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the training (default: 0)")
     parser.add_argument("--small", action="store_true", help="train less, for tests")
     given = parser.parse_args(arguments)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # these models are too small for more
     try:
         prepare(given.out_dir, given.small, seed=given.seed, progress=_say)
     except EngineError as error:

@@ -6,7 +6,8 @@ plain AdamW on the answer's cross-entropy, over the lean Llama forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,21 @@ def initial_state(seed: int, config: dict[str, Any] = CONFIG) -> State:
         else:
             state[name] = torch.randn(shape, generator=generator) * config["initializer_range"]
     return state
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread inside.
+
+    These models are too small to share among threads, and their weights are then the same on any number of
+    cores.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def train(

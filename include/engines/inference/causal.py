@@ -42,6 +42,10 @@ class CausalBackend(ABC):
         """The type that the weights have."""
 
     @abstractmethod
+    def parameters(self) -> int:
+        """How many numbers the weights are."""
+
+    @abstractmethod
     def _logits(self, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
         """Logits [batch, keep, vocabulary] of the last ``keep`` positions of right-padded ids."""
 

@@ -65,6 +65,10 @@ class LlamaBackend(CausalBackend):
         """See CausalBackend."""
         return self._dtype
 
+    def parameters(self) -> int:
+        """See CausalBackend."""
+        return sum(shape.numel() for shape in self._shapes.values())
+
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """See InferenceBackend. Tensors of the right type and device are used as they are, not copied."""
         tied = self._forward.tied

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from engines.inference.causal import CausalBackend
 
 BACKENDS = ("transformers", "llama", "auto")
+SMALL_MODEL = 5_000_000
+"""Parameters below which one thread is faster than two."""
 
 
 def open_backend(
@@ -43,11 +46,28 @@ def open_backend(
             and (folder / "tokenizer.json").is_file()
         )
         kind = "llama" if lean else "transformers"
+    backend: CausalBackend
     if kind == "llama":
-        return LlamaBackend(folder, options, state=state, config=config)
-    from engines.inference.transformers_backend import TransformersBackend
+        backend = LlamaBackend(folder, options, state=state, config=config)
+    else:
+        from engines.inference.transformers_backend import TransformersBackend
 
-    return TransformersBackend(folder, options, state=state, config=config)
+        backend = TransformersBackend(folder, options, state=state, config=config)
+    _fit_threads(backend)
+    return backend
+
+
+def _fit_threads(backend: CausalBackend) -> None:
+    """One thread for a small model on the CPU: its operations are too short to share.
+
+    Threads that wait for each other at every operation cost several times the work itself, the more so where
+    other processes use the cores. Whoever set OMP_NUM_THREADS has decided already.
+    """
+    if backend.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        import torch
+
+        if backend.parameters() < SMALL_MODEL:
+            torch.set_num_threads(1)
 
 
 __all__ = ["BACKENDS", "BackendOptions", "InferenceBackend", "open_backend"]

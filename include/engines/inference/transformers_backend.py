@@ -55,6 +55,10 @@ class TransformersBackend(CausalBackend):
         """See CausalBackend."""
         return self.model.dtype  # type: ignore[no-any-return]
 
+    def parameters(self) -> int:
+        """See CausalBackend."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
     def identity(self) -> dict[str, Any]:
         """See CausalBackend."""
         return {**super().identity(), "transformers": self._version}
