@@ -58,6 +58,8 @@ def test_the_empty_entries_of_a_template_are_left_out(tmp_path):
         ("airflow: {pools: {a: 1}}", ["airflow.pools", "list"]),
         ("airflow: [1]", ["airflow", "mapping"]),
         ("airflow: [", ["not YAML"]),
+        ("airflow: 2026-99-99", ["not YAML"]),
+        ("airflow: " + "[" * 5000, ["not YAML"]),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_sentence(tmp_path, text, words, capsys):

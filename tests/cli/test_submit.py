@@ -156,6 +156,8 @@ def test_wrong_use_is_said_before_anything_is_sent(emep: Emep, arguments: list[s
         ("merge_method: [linear\n", "line 2: not YAML"),
         ("- a\n- b\n", "a recipe is a mapping with merge_method, not list"),
         ("models: []\n", "merge_method is missing"),
+        ("merge_method: 2020-99-99\n", "not YAML: month must be in 1..12"),
+        ("merge_method: " + "[" * 5000, "is nested too deeply"),
     ],
 )
 def test_a_recipe_that_is_none_is_refused_with_its_place(

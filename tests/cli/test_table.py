@@ -10,7 +10,7 @@ import subprocess
 import sys
 import termios
 
-from emep.cli.table import cell, fit, plain_lines
+from emep.cli.table import cell, fit, plain_lines, printable
 
 NAMES = ["JOB", ">GPUS", "USER", "WHY"]
 CELLS = [["a", "8", "alice", "waits for a group of 8"], ["longer", "16", "bob", "-"]]
@@ -26,6 +26,12 @@ def test_a_table_in_a_pipe_is_aligned_and_whole() -> None:
 
 def test_what_is_not_there_is_a_dash() -> None:
     assert [cell(value) for value in (None, "", 0, 2.0, 0.5, "x")] == ["-", "-", "0", "2", "0.5", "x"]
+
+
+def test_what_a_name_could_do_to_the_terminal_is_written_out() -> None:
+    assert cell("\x1b[2J\x1b[31mred\nnext\r") == r"\x1b[2J\x1b[31mred\nnext\r"
+    assert printable("\u202egnp.exe") == r"\u202egnp.exe"
+    assert printable("größe 大") == "größe 大"
 
 
 def test_optional_columns_go_when_the_terminal_is_narrow_the_first_named_first() -> None:

@@ -56,6 +56,9 @@ def test_references_with_adapters_and_as_mappings_are_followed():
         ("merge_method: [linear", ["not YAML", "line"]),
         ("- linear: 1\n- b: 2", ["a recipe is a mapping", "list"]),
         (7, ["a recipe is a mapping", "int"]),
+        ("a\0b", ["recipe", "cannot be read"]),
+        ("merge_method: 2020-99-99", ["not YAML"]),
+        ("merge_method: " + "[" * 5000, ["nested too deeply"]),
     ],
 )
 def test_what_is_no_recipe_is_refused_in_one_sentence(tmp_path, value, words):

@@ -311,6 +311,8 @@ def test_a_file_that_is_no_yaml_is_told_the_line() -> None:
         "queues: &q {merge: *q}",
         "!!python/object/apply:os.getcwd []",
         "half_life: 2026-01-01",
+        "half_life: 2026-99-99",
+        "half_life: 1" + "0" * 5000,
         "half_life: true",
         "classes: {high: [1]}",
         "queues: {merge: [weight]}",

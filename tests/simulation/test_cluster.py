@@ -112,6 +112,8 @@ def test_gpus_are_one_group_a_node_where_nothing_is_said(tmp_path: Path) -> None
         ("node: []\n", "cluster.yaml:1: node: unknown key 'node': did you mean 'nodes'?"),
         ("nodes: []\n", "cluster.yaml:1: nodes: expected a list with at least one node"),
         ("nodes: [\n", "cluster.yaml:2: is not YAML"),
+        ("nodes: 2026-99-99\n", "cluster.yaml: is not YAML"),
+        ("nodes: " + "[" * 5000, "cluster.yaml: is nested too deeply"),
         ("", "cluster.yaml:1: expected a mapping"),
         (
             "nodes:\n  - name: a\n    count: 0\n",

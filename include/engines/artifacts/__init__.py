@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from engines.artifacts.folder import (
     FolderArtifactStore,
+    check_path,
     path_to_uri,
     rename_folder,
     uri_to_path,
@@ -24,6 +23,7 @@ __all__ = [
     "ArtifactStore",
     "FolderArtifactStore",
     "canonical_json",
+    "check_path",
     "combine_digests",
     "digest_file",
     "digest_folder",
@@ -37,7 +37,8 @@ __all__ = [
 
 def open_store(uri: str) -> ArtifactStore:
     """The store behind a URI. Raises BadInputError for a scheme that no store here serves."""
-    scheme = urlsplit(uri).scheme
-    if scheme in {"", "file"}:
+    # A store that is not here yet is named; what no URI can be, the folder's store refuses.
+    scheme, separator, _ = uri.partition("://")
+    if not separator or scheme == "file":
         return FolderArtifactStore(uri)
     raise BadInputError(f"{uri}: no artifact store for '{scheme}://'; use file:///absolute/path", file=uri)

@@ -14,6 +14,8 @@ from urllib.parse import quote, unquote, urlsplit
 from engines.artifacts.store import Keys, canonical_json, digest_file, digest_folder
 from engines.contract import BadInputError, Output
 
+_NAME_MAX, _PATH_MAX = 255, 4096
+"""Bytes of one name and of a whole path with its end, on Linux."""
 _BESIDE = ".emep-"
 """Prefix of names that are being written; never listed."""
 
@@ -24,13 +26,34 @@ def path_to_uri(path: Path | str) -> str:
 
 
 def uri_to_path(uri: str) -> Path:
-    """Local path of a ``file:///...`` URI or plain path. Raises BadInputError for other schemes and hosts."""
-    parts = urlsplit(uri)
-    if not parts.scheme:
-        return Path(uri).absolute()
-    if parts.scheme != "file" or parts.netloc not in {"", "localhost"}:
+    """Local path of a ``file:///...`` URI or plain path.
+
+    Raises BadInputError for other schemes and hosts, and for what no file system can hold.
+    """
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        parts = None
+    if parts is not None and not parts.scheme:
+        return check_path(uri).absolute()
+    if parts is None or parts.scheme != "file" or parts.netloc not in {"", "localhost"}:
         raise BadInputError(f"{uri} is not a file:///absolute/path URI or a path on this machine", file=uri)
-    return Path(unquote(parts.path))
+    return check_path(unquote(parts.path))
+
+
+def check_path(text: str) -> Path:
+    """``text`` as a path. Raises BadInputError where the system would refuse even to look for it."""
+    encoded = text.encode("utf-8", "surrogatepass")
+    longest = max(map(len, encoded.split(b"/")))
+    if longest > _NAME_MAX or len(encoded) >= _PATH_MAX:
+        raise BadInputError(
+            f"{text[:60]}...: no path is that long ({longest} bytes in one name, {len(encoded)} in all); "
+            f"at most {_NAME_MAX} and {_PATH_MAX - 1}",
+            file=text[:_NAME_MAX],
+        )
+    if "\0" in text or any("\ud800" <= character <= "\udbff" for character in text):
+        raise BadInputError(f"{text!r}: no path has such a character", file=repr(text))
+    return Path(text)
 
 
 def fsync_folder(path: Path) -> None:

@@ -103,6 +103,24 @@ class ModelView:
                 indices[part.stack].add(part.index)
         return {stack: len(found) for stack, found in indices.items() if max(found) == len(found) - 1}
 
+    def check_layers(self) -> None:
+        """Raise BadInputError where a causal model holds fewer layers than its config states, as one does
+        that has lost a shard (more may be there: heads that predict further tokens).
+        """
+        stated = layer_count(self.layout.config)
+        if stated is None or not architecture(self.layout.config).endswith("ForCausalLM"):
+            return
+        parts = [part for name in self.layout.tensors if (part := split_name(name))]
+        held = len({part.index for part in parts})
+        if stated < 1 or held < stated:
+            raise BadInputError(
+                f"{self.layout.folder}/config.json states {stated} layers, the weights hold {held}; "
+                "a shard is missing, or the config is another model's",
+                code="missing_shard",
+                file=str(self.layout.folder / "config.json"),
+                field="num_hidden_layers",
+            )
+
     def layer_stack(self) -> tuple[str, int]:
         """The one stack that ``layer_range`` counts, and its length.
 

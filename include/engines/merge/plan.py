@@ -390,6 +390,8 @@ class _Planner:
 
     def _check_architectures(self) -> None:
         mine = self.donor.layout
+        for view in self.views.values():
+            view.check_layers()
         for layout in self.models.values():
             if architecture(layout.config) != architecture(mine.config):
                 raise BadInputError(

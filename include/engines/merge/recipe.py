@@ -11,7 +11,7 @@ A parameter to search (``{search: [lo, hi], start: x}``) may stand where a param
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,7 +153,9 @@ def load_recipe(recipe: Mapping[str, Any] | str) -> tuple[dict[str, Any], str | 
             raise BadInputError(f"cannot read the recipe {recipe}: {reason}", file=recipe) from error
     try:
         documents = list(yaml.load_all(text, Loader=_StrictLoader))
-    except yaml.YAMLError as error:
+    except RecursionError:
+        raise BadInputError(f"{file or 'recipe'}: nested too deeply", file=file, field="recipe") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or number that cannot be
         line = " ".join(str(error).split())
         raise BadInputError(
             f"{file or 'recipe'}: not valid YAML: {line}", file=file, field="recipe"
@@ -206,7 +208,7 @@ class _Parser:
         name = data.get("merge_method")
         if name is None:
             raise wrong("merge_method", f"is missing; one of {', '.join(sorted(METHODS))}", self.file)
-        if name not in METHODS:
+        if not isinstance(name, str) or name not in METHODS:
             raise unknown_value("merge method", name, METHODS, "merge_method", self.file)
         return METHODS[name]
 
@@ -411,10 +413,20 @@ class _StrictLoader(yaml.SafeLoader):
     """YAML's safe loader that refuses a key given twice (the first would be dropped silently)."""
 
 
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+"""The key ``<<``, which takes another mapping's keys over."""
+
+
 def _no_duplicates(loader: yaml.SafeLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
     seen = set()
     for key_node, _ in node.value:
+        if key_node.tag == _MERGE_TAG:
+            continue
         key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, Hashable):
+            raise yaml.constructor.ConstructorError(
+                None, None, "a list or a mapping cannot be a key", key_node.start_mark
+            )
         if key in seen:
             raise yaml.constructor.ConstructorError(
                 None, None, f"key '{key}' is given twice", key_node.start_mark

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engines.artifacts import uri_to_path
+from engines.artifacts import check_path, uri_to_path
 from engines.contract import BadInputError
 from engines.merge.wording import check_keys, join, wrong
 
@@ -49,7 +50,10 @@ class ModelRef:
 
 
 def _locate(text: str, base: Path | None) -> Path | None:
-    path = uri_to_path(text) if "://" in text else Path(text).expanduser()
+    path = uri_to_path(text) if "://" in text else check_path(text)
+    # "~somebody" whom this machine does not know is a folder's name like any other.
+    with contextlib.suppress(RuntimeError):
+        path = path.expanduser()
     if base is not None and not path.is_absolute():
         path = base / path
     return path.absolute() if path.is_dir() else None

@@ -7,6 +7,7 @@ SUBSTRING}``.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from engines.merge.wording import check_keys, join, wrong
 
 Scalar = float | int | bool | str
+_LARGEST = int(sys.float_info.max)
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ def _scalar(value: Any, where: str, file: str | None) -> Scalar:
         raise wrong(where, message, file)
     if isinstance(value, float) and not math.isfinite(value):
         raise wrong(where, f"{value} is not a finite number", file)
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise wrong(where, f"a number of {value.bit_length()} bits is larger than any weight", file)
     if not isinstance(value, bool | int | float | str):
         raise wrong(where, f"{value!r} is neither a number, a boolean nor a text", file)
     return value

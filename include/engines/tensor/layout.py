@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def read_json_object(path: Path, why: str) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise BadInputError(f"{path} is missing; {why}", file=str(path)) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInputError(f"{path} is not readable JSON: {error}", file=str(path)) from error
     if not isinstance(value, dict):
         raise BadInputError(f"{path} must hold a JSON object", file=str(path))
@@ -109,7 +110,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         raise BadInputError(f"cannot read {path}: {error.strerror}", file=str(path)) from error
     try:
         header = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _corrupt(path, f"its header is no JSON ({error})") from error
     if not isinstance(header, dict):
         raise _corrupt(path, "its header is no JSON object")
@@ -126,7 +127,7 @@ def _info(path: Path, name: str, entry: Any, data: int) -> TensorInfo:
         begin, end = entry["data_offsets"]
     except (TypeError, KeyError, ValueError) as error:
         raise _corrupt(path, f"tensor {name} lacks dtype, shape or data_offsets", name) from error
-    if code not in DTYPES:
+    if not isinstance(code, str) or code not in DTYPES:
         known = ", ".join(DTYPES)
         raise BadInputError(
             f"{path}: tensor {name} has type {code}, which is not supported; known: {known}",
@@ -153,16 +154,29 @@ def _check_extent(path: Path, tensors: list[TensorInfo], data: int, size: int) -
         raise _corrupt(path, f"{size - at} bytes follow the last tensor")
 
 
-def _sharded(folder: Path, index: Path) -> dict[str, TensorInfo]:
+def _weight_map(index: Path) -> dict[str, str]:
+    """Tensor name to shard, every shard a plain file name."""
     weights = read_json_object(index, "").get("weight_map")
     if not isinstance(weights, dict) or not weights:
         raise BadInputError(f"{index} has no weight_map", file=str(index), field="weight_map")
-    tensors: dict[str, TensorInfo] = {}
-    for file in sorted({str(name) for name in weights.values()}):
+    for name, file in weights.items():
+        if not isinstance(file, str):
+            raise BadInputError(
+                f"{index}: weight_map.{name} is {file!r}, not the name of a file",
+                file=str(index),
+                field="weight_map",
+            )
         if "/" in file or "\\" in file or file in {"", ".", ".."}:
             raise BadInputError(
                 f"{index}: shard {file!r} is no plain file name", file=str(index), field="weight_map"
             )
+    return weights
+
+
+def _sharded(folder: Path, index: Path) -> dict[str, TensorInfo]:
+    weights = _weight_map(index)
+    tensors: dict[str, TensorInfo] = {}
+    for file in sorted(set(weights.values())):
         try:
             found = read_header(folder / file)
         except BadInputError as error:
@@ -197,16 +211,25 @@ def _single_file(folder: Path) -> Path:
     if single.exists():
         return single
     found = sorted(folder.glob("*.safetensors"))
-    if len(found) == 1:
+    if len(found) == 1 and not _is_part(found[0]):
         return found[0]
     if found:
         missing = folder / INDEX
-        raise BadInputError(f"{missing} is missing; {len(found)} shards need it", file=str(missing))
+        need = (
+            f"{found[0].name} is one of several and needs" if len(found) == 1 else f"{len(found)} shards need"
+        )
+        raise BadInputError(f"{missing} is missing; {need} it", file=str(missing))
     pickled = sorted([*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")])
     if pickled:
         message = f"{pickled[0]} is a pickle, which could run code; save the model as safetensors"
         raise BadInputError(message, code="pickle", file=str(pickled[0]))
     raise BadInputError(f"{single} is missing", code="missing_shard", file=str(single))
+
+
+def _is_part(file: Path) -> bool:
+    """Whether the name says that there are other shards: a model must not lose half of its layers unseen."""
+    numbers = re.search(r"-of-(\d+)\.safetensors$", file.name)
+    return numbers is not None and int(numbers[1]) > 1
 
 
 def _corrupt(path: Path, message: str, field: str | None = None) -> BadInputError:

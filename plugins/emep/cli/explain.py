@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from emep.cli.common import add_read_arguments, connect, print_json
-from emep.cli.table import print_table
+from emep.cli.table import print_table, printable
 
 DESCRIPTION = "Say why a job waits, with its position, every term of its score, and its estimated start."
 
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(answer)
         return 0
-    print(answer["sentence"])
+    print(printable(answer["sentence"]))
     if answer["state"] == "pending":
         print()
         print_table(["fact", "value"], [[f"{name}:", value] for name, value in facts(answer)], header=False)

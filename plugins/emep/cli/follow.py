@@ -6,6 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
+from emep.cli.table import printable
 from emep.units import format_duration
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Progress:
     def say(self, text: str) -> None:
         """One line with the time since the start."""
         elapsed = format_duration(time.monotonic() - self._begin)
-        print(f"{elapsed:>7}  {text}", file=self._output, flush=True)
+        print(f"{elapsed:>7}  {printable(text)}", file=self._output, flush=True)
 
     def tasks(self, instances: list[dict[str, Any]]) -> None:
         """Tasks whose state is new."""

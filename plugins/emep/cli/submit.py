@@ -191,9 +191,13 @@ def read_recipe(source: str) -> str:
         raise UsageError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: is not UTF-8 text") from error
+    except ValueError as error:
+        raise UsageError(f"{source!r}: cannot be read: {error}") from error
     try:
         document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except RecursionError as error:
+        raise UsageError(f"{path}: is nested too deeply for a recipe") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or number that cannot be
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}" if mark else ""
         raise UsageError(f"{path}{place}: not YAML: {getattr(error, 'problem', None) or error}") from error
@@ -215,6 +219,6 @@ def read_settings(entries: list[str]) -> dict[str, Any]:
             raise UsageError(f"--set: {entry!r} is not KEY=VALUE")
         try:
             found[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise UsageError(f"--set {key.strip()}: {value!r} is not YAML") from error
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise UsageError(f"--set {key.strip()}: {value[:80]!r} is not YAML") from error
     return found

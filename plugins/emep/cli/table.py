@@ -43,7 +43,16 @@ def cell(value: object) -> str:
     """A value as its text; a dash for what is not there."""
     if value is None or value == "":
         return "-"
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
+    return f"{value:g}" if isinstance(value, int | float) else printable(str(value))
+
+
+def printable(text: str) -> str:
+    """``text`` with line ends and control characters written out: names that somebody submitted must not
+    move the cursor or change colours on an operator's terminal.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def widths(names: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:

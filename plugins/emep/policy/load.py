@@ -32,7 +32,7 @@ def load_policy(path: str | FilePath) -> Policy:
     """
     try:
         text = FilePath(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
+    except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
         raise PolicyError(f"cannot be read ({reason}): name a readable YAML file", (), str(path)) from problem
     return parse_policy_text(text, source=str(path))
@@ -65,6 +65,10 @@ def parse_policy_text(text: str, source: str = "policy", base: Policy | None = N
         words = getattr(problem, "problem", None) or "unreadable"
         line = None if mark is None else mark.line + 1
         raise PolicyError(f"is not YAML ({words})", (), source, line) from problem
+    except PolicyError:
+        raise
+    except ValueError as problem:  # a date or number that cannot be
+        raise PolicyError(f"is not YAML ({problem})", (), source) from problem
     except RecursionError:
         raise PolicyError("refers to itself by an alias: write the values out", (), source) from None
     try:

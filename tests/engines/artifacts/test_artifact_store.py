@@ -154,7 +154,9 @@ def test_uris_and_paths_name_the_same_place(tmp_path: Path) -> None:
     assert FolderArtifactStore(str(tmp_path)).uri == tmp_path.as_uri()
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/x", "http://host/x", "file://host/x"])
+@pytest.mark.parametrize(
+    "uri", ["s3://bucket/x", "http://host/x", "file://host/x", "file://[x", "x" * 300, "a\0b"]
+)
 def test_a_uri_that_no_store_serves_is_refused(uri: str) -> None:
     with pytest.raises(BadInputError):
         open_store(uri)

@@ -182,6 +182,18 @@ def test_a_missing_layer_names_the_model_and_the_tensor(family: dict[str, str], 
         plan_of(linear({**family, "two": str(tmp_path / "short")}))
 
 
+@pytest.mark.parametrize("stated", [4, 0, -1, 10**9])
+def test_weights_of_fewer_layers_than_the_config_states_are_refused(
+    family: dict[str, str], tmp_path: Path, stated: int
+) -> None:
+    shutil.copytree(family["two"], tmp_path / "half")
+    config = json.loads((tmp_path / "half" / "config.json").read_text())
+    (tmp_path / "half" / "config.json").write_text(json.dumps({**config, "num_hidden_layers": stated}))
+    with pytest.raises(BadInputError, match=rf"half/config\.json states {stated} layers") as caught:
+        plan_of(linear({**family, "two": str(tmp_path / "half")}))
+    assert caught.value.field == "num_hidden_layers"
+
+
 def test_extra_tensors_are_listed_and_refused_when_strict(family: dict[str, str], tmp_path: Path) -> None:
     save_model(tmp_path / "deep", 5, num_hidden_layers=4)
     recipe = linear({**family, "two": str(tmp_path / "deep")})

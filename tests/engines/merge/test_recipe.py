@@ -60,6 +60,13 @@ BAD = [
     (changed("parameters.t", 0.5), "parameters.t", "unknown parameter of ties"),
     (changed("dtype", "bfloat"), "dtype", "did you mean 'bfloat16'?"),
     (changed("dtype", "int64"), "dtype", "whole numbers"),
+    (changed("merge_method", ["ties"]), "merge_method", "unknown merge method"),
+    (changed("merge_method", {"ties": 1}), "merge_method", "unknown merge method"),
+    (
+        changed("models.1.parameters", {"weight": 10**400, "density": 0.5}),
+        "models[1].parameters.weight",
+        "larger than any weight",
+    ),
     # What is missing, of the wrong kind or out of range.
     (changed("merge_method", ...), "merge_method", "is missing"),
     (changed("base_model", ...), "base_model", "ties needs a base_model"),
@@ -119,6 +126,44 @@ def test_a_wrong_recipe_is_refused_with_its_path_and_the_fix(recipe: Any, field:
     assert words in caught.value.message
     assert caught.value.message.startswith("recipe.yaml: ")
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "? [a, b]\n: c\nmerge_method: linear",
+        "merge_method: 2020-99-99",
+        "merge_method: linear\ndtype: 1" + "0" * 5000,
+        "merge_method: linear\nmodels: " + "[" * 5000,
+    ],
+    ids=["list as key", "no such date", "endless number", "too deep"],
+)
+def test_yaml_that_cannot_be_read_is_refused_in_one_sentence(text: str) -> None:
+    with pytest.raises(BadInputError, match=r"not valid YAML|nested too deeply") as caught:
+        load_recipe(text)
+    assert "\n" not in caught.value.message
+
+
+def test_a_mapping_may_take_the_keys_of_another_over() -> None:
+    text = "models:\n- &m {model: a, parameters: {weight: 1}}\n- {<<: *m, model: b}\nmerge_method: linear"
+    recipe = parse_recipe(text)
+    assert [str(entry.model) for entry in recipe.models] == ["a", "b"]
+    assert recipe.models[0].parameters == recipe.models[1].parameters
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("x" * 300, "no path is that long"),
+        ("x/" * 5000, "no path is that long"),
+        ("a\0b", "no path has such a character"),
+        ("~nobody-of-that-name/x", "there is no model folder"),
+        ("file://[x", "is not a file:///absolute/path URI"),
+    ],
+)
+def test_a_path_that_cannot_be_is_refused_in_one_sentence(path: str, words: str) -> None:
+    with pytest.raises(BadInputError, match=words):
+        ModelRef(path).folder()
 
 
 SLICES: dict[str, Any] = {

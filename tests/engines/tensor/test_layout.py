@@ -104,6 +104,31 @@ def lose_index(folder: Path) -> str:
     return r"index\.json is missing"
 
 
+def lose_all_but_one(folder: Path) -> str:
+    (folder / INDEX).unlink()
+    for path in shards(folder)[1:]:
+        path.unlink()
+    return r"index\.json is missing; model-00001-of-\d+\.safetensors is one of several"
+
+
+def number_a_shard(folder: Path) -> str:
+    index = json.loads((folder / INDEX).read_text())
+    index["weight_map"]["x"] = 5
+    (folder / INDEX).write_text(json.dumps(index))
+    return r"weight_map\.x is 5, not the name of a file"
+
+
+def nest_config(folder: Path) -> str:
+    (folder / "config.json").write_text("[" * 100_000)
+    return r"config\.json is not readable JSON"
+
+
+def nest_header(folder: Path) -> str:
+    path, text = shards(folder)[0], b"[" * 100_000
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+    return "its header is no JSON"
+
+
 def lose_config(folder: Path) -> str:
     (folder / "config.json").unlink()
     return r"config\.json is missing"
@@ -139,6 +164,10 @@ FAULTS = [
     duplicate,
     escape,
     lose_index,
+    lose_all_but_one,
+    number_a_shard,
+    nest_config,
+    nest_header,
     lose_config,
     break_config,
     pickle_only,
@@ -165,6 +194,7 @@ def header(path: Path, entries: object, data: bytes) -> Path:
     ("entry", "words"),
     [
         ({"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}, "type F8_E4M3, which is not supported"),
+        ({"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]}, "which is not supported"),
         ({"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}, "does not fit bytes 0-4"),
         ({"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}, "does not fit"),
         ({"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}, "leaves a gap"),
