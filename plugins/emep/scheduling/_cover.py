@@ -32,6 +32,8 @@ _SETS: Final = 24
 """At most this many sets of racks or blocks are tried against each other."""
 _KINDS: Final = 4
 """At most so many bandwidths, and so many sizes of GPU memory, are told apart in a large region."""
+_LOOKS: Final = 24
+"""At most this many domains are looked at closely, those with the best bounds first."""
 _PERFECT: Final = (0, 0)
 """Nothing left free in groups and nodes that are touched."""
 
@@ -126,8 +128,8 @@ def best_of_domains(room: Room, cells: IntArray, domain_of: IntArray, need: int)
             yield found
         return
     best: tuple[Key, tuple[int, ...]] | None = None
-    for bound, domain in least_units(room, cells, domain_of, need):
-        if best is not None and bound > best[0][:4]:
+    for looks, (bound, domain) in enumerate(least_units(room, cells, domain_of, need)):
+        if best is not None and (bound > best[0][:4] or looks >= _LOOKS):
             return
         take = cover(room, cells[domain_of == domain], need)
         if take is None:

@@ -71,7 +71,7 @@ class Cycle:
         """Pools that have all the reservations they may have."""
         self._closed: dict[tuple[str, bool], str] = {}
         """Without backfill: (pool, CPU job?) -> the job that everybody there is behind."""
-        self._held_back: set[str] = set()
+        self.held_back: set[str] = set()
         """Jobs that would make others wait too long if they started now."""
         for job_id in self.board.promised:
             self._count_promise(self._by_id[job_id].job, 1)
@@ -98,7 +98,7 @@ class Cycle:
         if self.policy.overtaking == "bounded" and self.policy.order != "submit_time":
             overtaking = Overtaking(self, lines, served)
             served |= overtaking.run()
-            self._held_back = overtaking.held_back
+            self.held_back = overtaking.held_back
         order = PendingOrder(lines, self._shares.tree)
         failed, full, promised, now = self._failed, self._full, self.board.promised, self.now
         calm = not self.occupancy.preemptible
@@ -140,7 +140,7 @@ class Cycle:
         if not pools:
             first = self._closed.get((request.pools[0], is_cpu_job)) if request.pools else None
             return Blocked(entry, behind=first)
-        if job.id not in self._held_back and self._try_start(entry, pools, self.now + entry.limit):
+        if job.id not in self.held_back and self._try_start(entry, pools, self.now + entry.limit):
             return None
         if not is_cpu_job and self._try_preempt(entry, pools):
             return Blocked(entry, holding=True)

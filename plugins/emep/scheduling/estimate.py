@@ -100,8 +100,10 @@ class Estimator:
 
     def _stand_in_line(self, job: Job, request: Request, earliest: float) -> float:
         """The earliest of its pools' lines; the job takes its GPUs there."""
-        lines = [self._line(pool) for pool in request.pools]
-        line = min(lines, key=lambda one: one.ready(request.gpus))
+        if len(request.pools) == 1:
+            line = self._line(request.pools[0])
+        else:
+            line = min((self._line(pool) for pool in request.pools), key=lambda one: one.ready(request.gpus))
         duration = expected_duration(job, self._cycle.policy)
         return line.join(request.gpus, earliest, duration)
 

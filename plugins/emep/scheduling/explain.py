@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from emep.policy import Policy
 from emep.scheduling._entry import Blocked
+from emep.scheduling._score import Scores
 from emep.scheduling.eligibility import Request, run_limit
 from emep.scheduling.estimate import Estimator
-from emep.scheduling.fair_share import FairTree
-from emep.scheduling.model import Job, Reason, ReasonCode, ScoreTerms, Waiting
-from emep.scheduling.order import is_starving, waited
+from emep.scheduling.model import Job, Reason, ReasonCode, Waiting
 from emep.scheduling.placement import fits
 from emep.scheduling.quota import Limit
 from emep.units import format_duration
@@ -40,20 +38,6 @@ class Facts:
     """The end of a run that reservations leave room for; inf: any."""
 
 
-def score_of(job: Job, policy: Policy, tree: FairTree, now: float) -> ScoreTerms:
-    """``value(class) x clamp(1 + deficit, 0.25, 2)``, the project's deficit, and the order key in words."""
-    value = policy.class_value(job.priority)
-    deficit = tree.deficit(tree.project(job.queue, job.project))
-    key = [f"class {policy.canonical_class(job.priority)} = {value:g}", *tree.levels_in_words(job)]
-    if policy.order != "submit_time":
-        if is_starving(job, policy, now):
-            key.append(f"starving: waited {format_duration(waited(job, now))}, back in submission order")
-        else:
-            key.append("shortest first" if policy.order == "shortest" else "smallest area first")
-    key += [f"submitted {job.submit_time:.17g}", f"job id {job.id}"]
-    return ScoreTerms(value, deficit, value * min(2.0, max(0.25, 1.0 + deficit)), tuple(key))
-
-
 class Explainer:
     """Explains what one cycle left waiting."""
 
@@ -61,6 +45,9 @@ class Explainer:
         self._cycle = cycle
         self._facts: dict[Request, Facts] = {}
         self._after: dict[tuple[int, object], int] = {}
+        self._scores = Scores(cycle.policy, cycle.tree, cycle.now)
+        self._shared: dict[tuple[object, ...], tuple[Reason, ...]] = {}
+        """Reasons of those of whom nothing is true but what is true of their like."""
 
     def explain_all(self) -> tuple[Waiting, ...]:
         """One answer per waiting job, in order."""
@@ -71,7 +58,7 @@ class Explainer:
                 blocked.job.id,
                 position,
                 self._reasons(blocked),
-                score_of(blocked.job, cycle.policy, cycle.tree, cycle.now),
+                self._scores.of(blocked.job),
                 *estimates[blocked.job.id],
             )
             for position, blocked in enumerate(cycle.blocked, start=1)
@@ -80,6 +67,18 @@ class Explainer:
     # ---- reasons -------------------------------------------------------------------------------------------
 
     def _reasons(self, blocked: Blocked) -> tuple[Reason, ...]:
+        entry, windows = blocked.entry, self._cycle.board.windows
+        if blocked is not entry.blocked or entry.job.id in self._cycle.reserved_at or not entry.request.gpus:
+            return self._own_reasons(blocked)
+        end = self._cycle.now + entry.limit
+        before = tuple(len(windows.before(pool, end)) for pool in entry.request.pools)
+        key = (entry.key, entry.victims, before, entry.job.id in self._cycle.held_back)
+        found = self._shared.get(key)
+        if found is None:
+            found = self._shared[key] = self._own_reasons(blocked)
+        return found
+
+    def _own_reasons(self, blocked: Blocked) -> tuple[Reason, ...]:
         job, cycle = blocked.job, self._cycle
         if blocked.holding:
             return (self._of_victims(job),)
@@ -162,6 +161,9 @@ class Explainer:
 
     def _unexplained(self, job: Job) -> Reason:
         """What fits now did not when it was looked at: only a promise made since could say so."""
+        if job.id in self._cycle.held_back:
+            text = "started now, it would make a job before it wait longer than anybody is to wait"
+            return Reason(ReasonCode.BEHIND_RESERVATION, text)
         text = f"needs {job.gpu_count} GPUs, and will be looked at again in the next cycle"
         return Reason(ReasonCode.INSUFFICIENT_GPUS, text)
 
