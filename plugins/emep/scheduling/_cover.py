@@ -32,7 +32,7 @@ _SETS: Final = 24
 """At most this many sets of racks or blocks are tried against each other."""
 _KINDS: Final = 4
 """At most so many bandwidths, and so many sizes of GPU memory, are told apart in a large region."""
-_LOOKS: Final = 24
+_LOOKS: Final = 8
 """At most this many domains are looked at closely, those with the best bounds first."""
 _PERFECT: Final = (0, 0)
 """Nothing left free in groups and nodes that are touched."""

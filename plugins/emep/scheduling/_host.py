@@ -81,15 +81,20 @@ class Hosts:
 
     def take(self, job: Job, gpus: Sequence[int], nodes: Sequence[str], end: float) -> None:
         """A job has its share of its nodes until ``end``."""
+        self.take_all([(job, gpus, nodes, end)])
+
+    def take_all(self, taken: Iterable[tuple[Job, Sequence[int], Sequence[str], float]]) -> None:
+        """Jobs have their shares."""
         if self._index.unlimited_nodes:
             return
         made: list[Entry] = []
-        for node, part in self._parts(gpus, nodes):
-            cores, size = job.cpu * part, job.memory * part
-            self.now.cpu[node] -= cores
-            self.now.memory[node] -= size
-            made.append((end, node, cores, size))
-        self._entries[job.id] = made
+        for job, gpus, nodes, end in taken:
+            mine = [(end, node, job.cpu * part, job.memory * part) for node, part in self._parts(gpus, nodes)]
+            self._entries[job.id] = mine
+            made += mine
+        on = [entry[1] for entry in made]
+        np.subtract.at(self.now.cpu, on, [entry[2] for entry in made])
+        np.subtract.at(self.now.memory, on, [entry[3] for entry in made])
 
     def give_back(self, job_id: str) -> None:
         """A job is gone."""

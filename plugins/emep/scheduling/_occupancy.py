@@ -15,7 +15,7 @@ from emep.policy import Policy
 from emep.scheduling._host import Hosts
 from emep.scheduling._index import NO_GROUP, BoolArray, ClusterIndex, Filter, FloatArray, IntArray
 from emep.scheduling.eligibility import is_preemptible, run_limit
-from emep.scheduling.model import Allocation
+from emep.scheduling.model import Allocation, Job
 
 
 class FreeCounts:
@@ -100,6 +100,7 @@ class Occupancy:
         every: list[int] = []
         ends: list[float] = []
         yielding: list[int] = []
+        taken: list[tuple[Job, list[int], tuple[str, ...], float]] = []
         for allocation in allocations:
             job_id = allocation.job.id
             gpus = [number for gpu in allocation.gpus if (number := number_of(gpu)) is not None]
@@ -113,9 +114,10 @@ class Occupancy:
                 yielding += gpus
                 if allocation.releases_at is None:
                     self.without_deadline.add(job_id)
-            self.hosts.take(allocation.job, gpus, allocation.nodes, end)
+            taken.append((allocation.job, gpus, allocation.nodes, end))
         self._occupy(np.array(every, dtype=np.int64), np.array(ends))
         self.winding_down[yielding] = True
+        self.hosts.take_all(taken)
 
     def _occupy(self, gpus: IntArray, ends: FloatArray) -> None:
         self.counts.add(gpus[self.free[gpus]].tolist(), -1)

@@ -7,6 +7,10 @@ in time), else preempts where it may, else reserves while its pool has reservati
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from emep.policy import Policy
 from emep.scheduling._cycle import Cycle
 from emep.scheduling._index import ClusterIndex
@@ -32,6 +36,29 @@ def plan(
 
     Raises ValueError where two nodes, or two GPUs of a node, have one name.
     """
+    with _no_collection():
+        return _plan(snapshot, policy, now, index, explain=explain)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Put off the collection of cyclic garbage.
+
+    A plan makes some 100,000 small objects and hardly a cycle: each full collection that they set off walks
+    the caller's whole heap, which took a third of the time of a plan of 10,000 jobs.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _plan(
+    snapshot: Snapshot, policy: Policy, now: float, index: ClusterIndex | None, *, explain: bool
+) -> Plan:
     if index is None or not index.matches(snapshot.nodes):
         index = ClusterIndex(snapshot.nodes)
     occupancy, holdings = Occupancy(index, policy), Holdings(policy)
