@@ -19,7 +19,7 @@ from engines.artifacts import canonical_json, combine_digests, digest_file, path
 from engines.checkpoint import CheckpointStore, spec_digest
 from engines.contract import BadInputError, Context, EngineError, Outcome, Output, Preempted
 from engines.merge.digests import BackgroundDigests
-from engines.merge.output import MANIFEST, OutputFolder
+from engines.merge.output import MANIFEST, OutputFolder, check_name
 from engines.merge.plan import MergePlan, PlannedTensor, make_plan, open_models
 from engines.merge.recipe import parse_recipe
 from engines.merge.sources import TensorAccess, make_job, to_stored
@@ -55,6 +55,7 @@ class MergeInput:
         name = data.get("output_name", "model")
         if not isinstance(name, str) or name in {"", ".", ".."} or "/" in name or "\0" in name:
             raise wrong("input.output_name", f"{name!r} must be a plain folder name")
+        check_name(name, "input.output_name")
         for key in ("force", "strict", "allow_nonfinite"):
             if not isinstance(data.get(key, False), bool):
                 raise wrong(f"input.{key}", f"{data[key]!r} must be true or false")

@@ -21,15 +21,27 @@ from engines.tensor.layout import ModelLayout, read_json_object
 MANIFEST = "emep_merge.json"
 DONOR_FILES = ("generation_config.json", "preprocessor_config.json", "processor_config.json")
 _LOCK = ".lock"
+_NAME_BYTES = 200
+"""File systems take 255; the hidden folder's name is longer than the output's."""
+
+
+def check_name(name: str, field: str) -> None:
+    """Raise BadInputError for a name that is too long for a folder and the hidden one beside it."""
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if size > _NAME_BYTES:
+        raise BadInputError(
+            f"{field}: {name[:40]}... has {size} bytes, a name may have {_NAME_BYTES}", field=field
+        )
 
 
 class OutputFolder:
     """``target`` and the hidden folder beside it that becomes it.
 
-    ``digest`` tells this work's from others'.
+    ``digest`` tells this work's from others'. Raises BadInputError for a name that is too long for both.
     """
 
     def __init__(self, target: Path, digest: str) -> None:
+        check_name(target.name, "output")
         self.target = target
         self.partial = target.with_name(f".{target.name}.{digest[:16]}.partial")
 
@@ -57,7 +69,15 @@ class OutputFolder:
 
         The lock goes with the process, however it ends. Raises EngineError.
         """
-        self.partial.mkdir(parents=True, exist_ok=True)
+        try:
+            self.partial.mkdir(parents=True, exist_ok=True)
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            # Some file systems (/proc, network mounts) refuse what os.access has allowed.
+            raise BadInputError(
+                f"cannot write to {self.target.parent}: {error.strerror}",
+                file=str(self.target.parent),
+                field="output",
+            ) from error
         with (self.partial / _LOCK).open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -41,7 +41,7 @@ def read_document(name: str, path: Path) -> dict[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInputError(f"cannot read {path}: {error.strerror}", file=str(path)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInputError(f"{path} is not JSON: {error}", file=str(path)) from error
     validate(name, document, str(path))
     return document  # type: ignore[no-any-return]

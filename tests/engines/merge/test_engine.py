@@ -23,6 +23,7 @@ from engines.checkpoint import CheckpointStore, StaleEpochError, spec_digest
 from engines.contract import BadInputError, Context, EngineError, Preempted, Spec
 from engines.merge.engine import run
 from engines.merge.in_memory import InMemoryMerger
+from engines.merge.output import OutputFolder
 from engines.tensor.layout import read_layout
 
 
@@ -377,6 +378,7 @@ def test_a_result_that_does_not_fit_its_type_is_refused(family: dict[str, str], 
         ({"recipe": 3}, r"input\.recipe"),
         ({"recipe": {}, "recipee": 1}, "did you mean 'recipe'"),
         ({"recipe": {}, "output_name": "../x"}, "plain folder name"),
+        ({"recipe": {}, "output_name": "x" * 201}, r"input\.output_name: .* may have 200"),
         ({"recipe": {}, "force": "yes"}, r"input\.force"),
         ({"recipe": {}, "shard_bytes": 0}, r"input\.shard_bytes"),
     ],
@@ -385,6 +387,14 @@ def test_wrong_fields_are_refused_with_their_path(tmp_path: Path, fields: dict[s
     with pytest.raises(BadInputError, match=words):
         run(context(tmp_path, fields))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_only_looks_writable_is_refused_in_one_sentence() -> None:
+    with (
+        pytest.raises(BadInputError, match="cannot write to /proc"),
+        OutputFolder(Path("/proc/no-such-folder/model"), "0").locked(),
+    ):
+        pass
 
 
 def test_an_unwritable_folder_is_refused_before_the_work(family: dict[str, str], tmp_path: Path) -> None:
