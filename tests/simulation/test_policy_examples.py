@@ -76,7 +76,7 @@ def told(outcome: Outcome, result: str) -> str:
     return "" if time is None else number(time)
 
 
-@pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
+@pytest.mark.parametrize("example", list(examples()), ids=lambda example: example.name)
 def test_the_page_says_what_happens(example: Example) -> None:
     specs = []
     for row in example.rows:

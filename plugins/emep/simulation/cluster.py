@@ -112,7 +112,7 @@ def _entries(path: str | Path) -> list[_Entry]:
         if key != "nodes":
             raise InputError(
                 path,
-                _key_lines(path, tree, "")[str(key)],
+                _key_lines(path, tree, "").get(str(key), 1),
                 str(key),
                 f"unknown key {key!r}: {nearest(str(key), ['nodes'])}",
             )

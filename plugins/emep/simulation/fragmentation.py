@@ -123,11 +123,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m emep.simulation.fragmentation", description=__doc__)
     parser.add_argument("out", help="folder to write to")
     parser.add_argument("--cluster", metavar="CLUSTER.yaml", help="other nodes than 100 x 8 in groups of 4")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="take every Nth node of it only")
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--load", type=float, default=0.9)
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
     args = parser.parse_args(arguments)
-    nodes = read_cluster(args.cluster) if args.cluster else equal_nodes()
+    nodes = read_cluster(args.cluster)[:: args.every] if args.cluster else equal_nodes()
     found = []
     for one in study(nodes, args.jobs, args.seeds, args.load):
         found.append(one)
