@@ -117,6 +117,19 @@ def test_empty_fields_are_the_policy_s_defaults(api):
     assert request.experiment_id == "run 1"
 
 
+@pytest.mark.parametrize(
+    ("asked", "required"),
+    [
+        (None, "node"),
+        ({"preferred": "rack"}, "node"),
+        ({"required": "rack"}, "node"),
+        ({"required": "nvlink"}, "nvlink"),
+    ],
+)
+def test_an_engine_s_gpus_are_those_of_one_node(asked, required):
+    assert operator(topology=asked).request(context()).topology.required == required
+
+
 def test_the_key_holds_the_try_and_the_checkpoint_key_does_not():
     first, second = operator().request(context(1)), operator().request(context(2))
     assert first.idempotency_key != second.idempotency_key
@@ -168,6 +181,8 @@ def test_a_failure_of_the_work_is_tried_again(api):
         ({"gpu_count": 64}, ["64", "4"]),
         ({"gpu_memory_min": "200Gi"}, ["200"]),
         ({"gpu_type": "TPU"}, ["TPU"]),
+        ({"gpu_count": 5}, ["5", "4"]),
+        ({"node_count": 2}, ["node_count", "2"]),
         ({"priority": "urgent"}, ["urgent"]),
         ({"job_queue": "mrege"}, ["mrege"]),
     ],

@@ -41,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
     def told_to_end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
+    # A shell starts what it puts in the background with SIGINT ignored; Ctrl-C must end it all the same.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, told_to_end)
     signal.signal(signal.SIGHUP, told_to_end)
     try:

@@ -17,6 +17,8 @@ PAUSE = 2.0
 _ENDED = frozenset({"success", "failed"})
 _SILENT = frozenset({None, "", "scheduled", "queued", "removed"})
 """Task states that say nothing to people."""
+_TELLING = frozenset({"pending", "failed", "dead", "rejected", "expired", "cancelled"})
+"""Job states whose reason people want to read."""
 
 
 class Progress:
@@ -49,7 +51,7 @@ class Progress:
         """Jobs of the run whose state, or reason to wait, is new."""
         for job in sorted(jobs, key=lambda job: job["submitted_at"]):
             task = job.get("airflow") or {}
-            news = (job["state"], job["reason"] if job["state"] == "pending" else "")
+            news = (job["state"], job["reason"] if job["state"] in _TELLING else "")
             if self._jobs.get(job["id"]) == news:
                 continue
             self._jobs[job["id"]] = news

@@ -77,7 +77,12 @@ class Demo:
                 stack.finished("models")
             code = self._pipeline(api, stack.processes)
             if not self.options.exit:
-                self.screen.say(f"\nAirflow: {address}\nCtrl-C ends the demo and every process it started.")
+                self.screen.say(
+                    f"\nAirflow: {address}\n"
+                    f"For emep in another terminal: export EMEP_API_URL={api.url} EMEP_USERNAME=admin "
+                    f"EMEP_PASSWORD={stack.secrets.admin_password}\n"
+                    "Ctrl-C ends the demo and every process it started."
+                )
                 self._stay(stack.processes)
             return code
         finally:

@@ -228,6 +228,9 @@ class FairShareGpuOperator(BaseOperator):
         fields = {
             name: value for name in JOB_FIELDS if (value := getattr(self, name)) not in (None, "", "None")
         }
+        if fields.get("runtime", "agent") == "agent":
+            # An engine is the processes of one node: a grant over several would start it on each.
+            _on_one_node(fields)
         fields.setdefault("user", run.triggering_user_name or self.owner)
         fields.setdefault("experiment_id", run.run_id)
         fields.setdefault("job_type", str(self.engine))
@@ -310,6 +313,17 @@ class FairShareGpuOperator(BaseOperator):
     def _show(self, lines: list[str]) -> None:
         for line in lines:
             self.log.info(line)
+
+
+def _on_one_node(fields: dict[str, Any]) -> None:
+    """Ask for one node. Raises AirflowFailException where several were asked for."""
+    if str(fields.get("node_count", 1)) != "1":
+        raise AirflowFailException(
+            f"node_count: an engine runs on one node, not on {fields['node_count']}; leave it out."
+        )
+    topology = dict(fields.get("topology") or {})
+    if topology.get("required") not in ("nvlink", "node"):
+        fields["topology"] = topology | {"required": "node"}
 
 
 def _in_mapped_task(context: Context) -> bool:

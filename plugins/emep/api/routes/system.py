@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse
 from sqlalchemy.exc import SQLAlchemyError
 
 from emep.api.auth import CallerDep, Reader, public
+from emep.api.description import page
 from emep.api.parameters import RuntimeDep
 from emep.api.runtime import Runtime
 
@@ -45,6 +45,6 @@ def openapi(request: Request, _: CallerDep) -> JSONResponse:
 
 
 @root.get("/docs")
-def docs(_: CallerDep) -> HTMLResponse:
-    """The API's description as a page."""
-    return get_swagger_ui_html(openapi_url="openapi.json", title="EMEP")
+def docs(request: Request, _: CallerDep) -> HTMLResponse:
+    """The API's description as a page that loads nothing from elsewhere."""
+    return HTMLResponse(page(request.app.openapi()))
