@@ -53,7 +53,7 @@ def load_results(uri: str) -> Results:
         digests = dict(document["task_hashes"])
     except OSError as error:
         raise BadInputError(f"{path}: cannot read the results: {error.strerror}", file=str(path)) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInputError(
             f"{path} is no results file of an evaluation ({error})", file=str(path)
         ) from error

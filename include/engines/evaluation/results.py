@@ -112,7 +112,7 @@ def read_samples(data: bytes, source: str) -> list[dict[str, Any]]:
             sample = json.loads(line)
             if not isinstance(sample["id"], str) or not isinstance(sample["skill"], str):
                 raise TypeError("id and skill must be texts")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadInputError(f"{source}, line {number}: no sample ({error})", file=source) from error
         samples.append(sample)
     return samples

@@ -128,7 +128,7 @@ class _Line:
     def item(self, line: str, task: str) -> Item:
         try:
             data = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self.wrong("item", f"not JSON: {error}") from error
         if not isinstance(data, dict):
             raise self.wrong(

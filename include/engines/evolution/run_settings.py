@@ -28,6 +28,7 @@ from engines.evolution.optimizer import CmaEs
 from engines.inference.backend import BackendOptions
 from engines.merge.recipe import load_recipe, parse_recipe, start_values, substitute
 
+LARGEST_POPULATION = 4096
 REQUIRED = ("run_uri", "recipe", "tasks", "generation", "population", "batch")
 OPTIONAL = ("objective", "report_tasks", "limit", "sigma", "baselines", *BACKEND_FIELDS)
 DEFAULT_SIGMA = 0.2
@@ -151,6 +152,11 @@ def settings_from_input(
     objective.check({skill for task in tasks for skill in task.skills}, {task.kind for task in tasks})
     options = backend_options(given, "auto")
     population = count(given, "population", 4, least=4)
+    if population > LARGEST_POPULATION:
+        raise BadInputError(
+            f"input.population: {population} is more than the largest, {LARGEST_POPULATION}",
+            field="input.population",
+        )
     return RunSettings(
         recipe=recipe,
         seed=seed,

@@ -25,7 +25,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise BadInputError(
             f"{folder} is no model folder: it has no config.json", file=str(file), field="model"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInputError(f"{file} is not JSON: {error}", file=str(file), field="model") from error
     if not isinstance(config, dict):
         raise BadInputError(f"{file} must be a JSON object", file=str(file), field="model")

@@ -66,6 +66,10 @@ def test_files_that_cannot_be_tasks_are_refused(tmp_path: Path) -> None:
         load_task(str(write_items(tmp_path / "mixed.jsonl", [GOOD, {"id": "t", "text": "abc"}])))
     broken = tmp_path / "broken.jsonl"
     broken.write_text(json.dumps(GOOD) + "\n{oops\n")
+    deep = tmp_path / "deep.jsonl"
+    deep.write_text("[" * 100_000)
+    with pytest.raises(BadInputError, match="line 1, item: not JSON"):
+        load_task(str(deep))
     with pytest.raises(BadInputError, match="line 2, item: not JSON"):
         load_task(str(broken))
 

@@ -298,6 +298,7 @@ def test_items_of_the_report_must_not_be_searched_on(tmp_path: Path, search: Sma
     [
         ({"populaton": 3}, "input.populaton"),
         ({"population": 3}, "input.population"),
+        ({"population": 10**9}, "input.population"),
         ({"batch": 0}, "input.batch"),
         ({"generation": -1}, "input.generation"),
         ({"objective": "f1"}, "input.objective"),
