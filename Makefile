@@ -42,8 +42,10 @@ lint: $(STAMP)  ## ruff and the layers' import rules
 types: $(STAMP)  ## mypy, strict on the core
 	$(BIN)/mypy
 
-bench: $(STAMP)  ## benchmarks; figures are ratios against a peer or a limit in the same run
-	$(BIN)/python -m pytest tests/benchmarks -o testpaths=tests/benchmarks -s $(ARGS)
+bench: $(STAMP)  ## benchmarks of the scheduling core, the simulator and merging (minutes; on a quiet machine)
+	$(BIN)/python -m tests.benchmarks.scheduling.measure
+	$(BIN)/python -m tests.benchmarks.simulation.measure
+	$(BIN)/python tests/benchmarks/merge/bench_merge.py $(or $(ARGS),.emep/bench)
 
 lock: $(VENV)/bin/uv  ## write requirements.lock anew from pyproject.toml
 	$(UV) pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements.lock
