@@ -295,3 +295,20 @@ def test_a_fenced_transaction_rolls_back(bench: Bench) -> None:
     assert Planner(bench.ledger, "victim", steal).cycle() is None
     with bench.database.read() as session:
         assert session.scalars(select(Allocation)).all() == []
+
+
+def test_what_the_same_user_s_work_took_before_is_the_estimate_of_what_waits(bench: Bench) -> None:
+    bench.node(gpus=4)
+    for seconds in (100, 20, 40):
+        job = bench.running(gpu_count=2, job_type="merge")
+        bench.alive(seconds, job)
+        bench.complete(job)
+    alike = bench.submit(gpu_count=2, job_type="merge", max_duration=3600)
+    limited = bench.submit(gpu_count=2, job_type="merge", max_duration=10)
+    bench.submit(gpu_count=1, job_type="merge")
+    bench.submit(gpu_count=2, job_type="evaluate")
+    bench.submit(by="bob", gpu_count=2, job_type="merge")
+    seen = {job.id: job.estimated_duration for job in bench.planner.read().snapshot.pending}
+    assert seen[alike.id] == pytest.approx(30, abs=1)
+    assert seen[limited.id] == 10
+    assert [value for job, value in seen.items() if job not in (alike.id, limited.id)] == [None] * 3

@@ -17,9 +17,13 @@ from emep.ledger.tables import Allocation, AllocationGpu, Gpu, Job, Node, Usage
 from emep.ledger.usage import decay, decayed_charge
 from emep.policy import Policy
 from emep.scheduling import model
+from emep.scheduling.history import DurationHistory
 
 CONFIRMATION_SECONDS = 30.0
 """How soon GPUs of a lost lease are expected back: an agent polls this often at least."""
+REMEMBERED_SECONDS = 30 * 86400.0
+REMEMBERED_JOBS = 2000
+"""How far back, and at how many completed jobs at most, estimates of durations look."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,8 @@ def build_snapshot(session: Session, policy: Policy, now: float, alive_for: floa
     rows = session.execute(
         select(*columns, Job.reason_code).where(Job.state == JobState.PENDING.value).order_by(Job.id)
     ).all()
-    pending = tuple(model_job(row, policy) for row in rows)
+    history = _history(session, now) if rows else DurationHistory()
+    pending = tuple(_estimated(model_job(row, policy), history) for row in rows)
     live: list[model.Allocation] = []
     usage = _ended_usage(session, policy, now)
     running = (
@@ -132,6 +137,35 @@ def build_snapshot(session: Session, policy: Policy, now: float, alive_for: floa
         taken_at=now,
         reason_codes={row.id: row.reason_code for row in rows},
     )
+
+
+def _history(session: Session, now: float) -> DurationHistory:
+    """How long completed jobs took; runs that were interrupted say too little and are left out."""
+    query = (
+        select(Job.user, Job.job_type, Job.gpu_count, Job.started_at, Job.ended_at)
+        .where(
+            Job.state == JobState.COMPLETED.value,
+            Job.queued_at >= now - REMEMBERED_SECONDS,
+            Job.epoch == 1,
+        )
+        .order_by(Job.queued_at.desc())
+        .limit(REMEMBERED_JOBS)
+    )
+    took = [
+        (ended, (user, job_type, gpu_count), max(0.0, ended - started))
+        for user, job_type, gpu_count, started, ended in session.execute(query)
+        if started is not None and ended is not None
+    ]
+    history = DurationHistory()
+    for _, kind, seconds in sorted(took):
+        history.add(kind, seconds)
+    return history
+
+
+def _estimated(job: model.Job, history: DurationHistory) -> model.Job:
+    """The job with what the same user's jobs of its type and size took before."""
+    estimate = history.estimate(job)
+    return job if estimate is None else replace(job, estimated_duration=estimate)
 
 
 def _live_allocation(allocation: Allocation, job: model.Job) -> model.Allocation:

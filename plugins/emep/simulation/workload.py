@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from emep.policy import Policy
+from emep.scheduling.history import DurationHistory, Kind, kind_of
 from emep.scheduling.model import Allocation, GpuId, Job, Node, Placement, UsageRecord
-from emep.simulation.estimates import DurationHistory, Kind, kind_of
 from emep.simulation.jobs import JobSpec
 from emep.simulation.recording import Recording, RunSpan, State
 from emep.simulation.runs import Run, instant, plan_run

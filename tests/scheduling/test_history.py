@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tests.builders.scheduling import a_job
 
-from emep.simulation.estimates import DurationHistory, kind_of
+from emep.scheduling.history import DurationHistory, kind_of
 
 JOB = a_job("a").of("team", "ann").gpus(4).having(job_type="dpo").build()
 
