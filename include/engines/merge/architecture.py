@@ -112,7 +112,7 @@ class ModelView:
             return
         parts = [part for name in self.layout.tensors if (part := split_name(name))]
         held = len({part.index for part in parts})
-        if stated < 1 or held < stated:
+        if held < stated or stated < min(held, 1):
             raise BadInputError(
                 f"{self.layout.folder}/config.json states {stated} layers, the weights hold {held}; "
                 "a shard is missing, or the config is another model's",
