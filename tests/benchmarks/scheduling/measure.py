@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from random import Random
 
+from tests.benchmarks.command import run_measures
 from tests.benchmarks.scheduling.load import cluster, snapshot
 from tests.benchmarks.scheduling.replays import churn, cohorts
 
@@ -123,16 +124,5 @@ def replays() -> None:
 MEASURES = {work.__name__: work for work in (cycles, impossible, preemption, replays)}
 
 
-def main(names: list[str]) -> int:
-    """Run all measures, or those that are named."""
-    unknown = sorted(set(names) - set(MEASURES))
-    if unknown:
-        print(f"unknown measure {unknown[0]!r}: use {', '.join(MEASURES)}", file=sys.stderr)
-        return 2
-    for name in names or MEASURES:
-        MEASURES[name]()
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(run_measures(MEASURES, sys.argv[1:]))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from tests.benchmarks.command import run_measures
 from tests.benchmarks.scheduling.load import cluster, snapshot
-from tests.benchmarks.scheduling.measure import MEASURES, POLICY, main
+from tests.benchmarks.scheduling.measure import MEASURES, POLICY
 from tests.benchmarks.scheduling.replays import churn, cohorts
 
 from emep.scheduling import plan
@@ -56,6 +57,6 @@ def test_cohorts_keep_to_their_pools_and_finish_close_to_the_ideal() -> None:
 
 
 def test_a_measure_that_is_not_there_is_named_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cycels"]) == 2
+    assert run_measures(MEASURES, ["cycels"]) == 2
     said = capsys.readouterr().err
     assert all(name in said for name in ("cycels", *MEASURES))

@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.benchmarks.command import run_measures
 from tests.benchmarks.simulation.cohorts import Cohorts
 
 from emep.policy import Policy, default_policy, load_preset, parse_policy_text
@@ -110,16 +111,5 @@ def words(recording: Recording, summary: Summary) -> str:
 MEASURES = {work.__name__: work for work in (long_replay, many_projects, cohorts, published)}
 
 
-def main(names: list[str]) -> int:
-    """Run all measures, or those that are named."""
-    unknown = sorted(set(names) - set(MEASURES))
-    if unknown:
-        print(f"unknown measure {unknown[0]!r}: use {', '.join(MEASURES)}", file=sys.stderr)
-        return 2
-    for name in names or MEASURES:
-        MEASURES[name]()
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(run_measures(MEASURES, sys.argv[1:]))
