@@ -118,6 +118,8 @@ class AirflowTask(Request):
     map_index: int = Field(default=-1, ge=-1, lt=2**31)
     try_number: int = Field(default=1, ge=0, lt=2**31)
     last_try: bool = True
+    execution_timeout: Duration | None = None
+    """The task's, in seconds from its submission; EMEP enforces it, as Airflow does not while it is deferred."""
 
 
 class JobRequest(Request):

@@ -61,6 +61,8 @@ class YieldCause(str, Enum):
     DRAIN = "drain"
     UNHEALTHY = "unhealthy"
     TIME_LIMIT = "time_limit"
+    EXECUTION_TIMEOUT = "execution_timeout"
+    """The Airflow task's own limit, waiting included."""
     CANCEL = "cancel"
 
 

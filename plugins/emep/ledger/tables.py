@@ -110,6 +110,8 @@ class Job(Base):
     map_index: Mapped[int] = mapped_column(Integer, default=-1)
     try_number: Mapped[int] = mapped_column(Integer, default=1)
     last_try: Mapped[bool] = mapped_column(Boolean, default=True)
+    task_deadline: Mapped[float | None] = mapped_column(Double)
+    """When the task's ``execution_timeout`` is over, waiting included; Airflow enforces none while deferred."""
 
     submitted_at: Mapped[float] = mapped_column(Double)
     queued_at: Mapped[float] = mapped_column(Double)
@@ -124,6 +126,8 @@ class Job(Base):
     reason_code: Mapped[str] = mapped_column(String(NAME), default="")
     reason: Mapped[str] = mapped_column(Text, default="")
     exit_code: Mapped[int | None] = mapped_column(Integer)
+    promoted_from_gpus: Mapped[int | None] = mapped_column(Integer)
+    """GPUs it asked for before it ran out of their memory and was promoted to a CPU job; None: never."""
     result: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     last_checkpoint: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
 
@@ -148,6 +152,10 @@ class Node(Base):
     last_check_at: Mapped[float] = mapped_column(Double)
     """Up to when its health checks are counted, good or failed."""
     drain: Mapped[bool] = mapped_column(Boolean, default=False)
+    drain_reason: Mapped[str] = mapped_column(Text, default="")
+    is_ready: Mapped[bool] = mapped_column(Boolean, default=True)
+    """What the cluster manager says of it (Kubernetes' Ready); without one always true."""
+    ready_reason: Mapped[str] = mapped_column(Text, default="")
     has_left: Mapped[bool] = mapped_column(Boolean, default=False)
     """Its agent has said goodbye: nothing new until it registers again."""
 
@@ -168,6 +176,7 @@ class Gpu(Base):
     bad_checks: Mapped[int] = mapped_column(Integer, default=0)
     good_checks: Mapped[int] = mapped_column(Integer, default=0)
     drain: Mapped[bool] = mapped_column(Boolean, default=False)
+    drain_reason: Mapped[str] = mapped_column(Text, default="")
     held_for: Mapped[str | None] = mapped_column(String(ID))
     """A preemptor that this GPU was freed for and that has not started yet."""
     utilization: Mapped[float | None] = mapped_column(Double)
@@ -276,6 +285,49 @@ class Event(Base):
     reason_code: Mapped[str] = mapped_column(String(NAME), default="")
     reason: Mapped[str] = mapped_column(Text, default="")
     data: Mapped[dict[str, Any]]
+
+
+class DeadLetter(Base):
+    """A job that nothing will run again by itself, kept for a person to look at, requeue or discard."""
+
+    __tablename__ = "emep_dead_letter"
+    __table_args__ = (Index(None, "state", "created_at"),)
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("emep_job.id"), primary_key=True)
+    state: Mapped[str] = mapped_column(String(20), default="open")
+    """open, requeued or discarded."""
+    reason_code: Mapped[str] = mapped_column(String(NAME), default="")
+    reason: Mapped[str] = mapped_column(Text, default="")
+    created_at: Mapped[float] = mapped_column(Double)
+    resolved_at: Mapped[float | None] = mapped_column(Double)
+    resolved_by: Mapped[str] = mapped_column(String(NAME), default="")
+    resolution: Mapped[str] = mapped_column(Text, default="")
+    """The person's reason."""
+
+
+class FairShareOverride(Base):
+    """An operator's weight over the policy file's, until it is unset."""
+
+    __tablename__ = "emep_fair_share_override"
+
+    entity: Mapped[str] = mapped_column(String(NAME), primary_key=True)
+    """``queue:merge``, a project (``org/team``), or a user in one (``org/team@alice``)."""
+    weight: Mapped[float] = mapped_column(Double)
+    set_by: Mapped[str] = mapped_column(String(NAME))
+    reason: Mapped[str] = mapped_column(Text, default="")
+    set_at: Mapped[float] = mapped_column(Double)
+
+
+class PolicyVersion(Base):
+    """Every policy that was ever in force, overrides included, so that an old decision can be understood."""
+
+    __tablename__ = "emep_policy_version"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """SHA-256 of the document's canonical JSON."""
+    document: Mapped[dict[str, Any]]
+    since: Mapped[float] = mapped_column(Double)
+    """When it first came into force."""
 
 
 class LogChunk(Base):

@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from emep.hooks.emep import DEFAULT_CONNECTION, client
 from emep.links import JobLink
+from emep.operators.asking import JOB_FIELDS, AsksForGpus, on_one_node
 from emep.operators.outcome import Outcome, outcome_of
 from emep.triggers.job import JobTrigger, describe
 from emep.triggers.log_stream import LogStream
@@ -22,40 +23,16 @@ from emep.triggers.log_stream import LogStream
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from emep.api.schemas import JobRequest, JobView
+    from emep.api.schemas import JobView
     from emep.client import EmepClient
 
-JOB_FIELDS = (
-    "priority",
-    "project",
-    "user",
-    "gpu_count",
-    "node_count",
-    "gpu_per_node",
-    "cpu",
-    "memory",
-    "gpu_memory_min",
-    "gpu_type",
-    "nvlink_required",
-    "topology",
-    "max_duration",
-    "preemptible",
-    "checkpoint_interval",
-    "placement",
-    "runtime",
-    "experiment_id",
-    "trace_id",
-    "job_type",
-)
-"""Fields of a job that are arguments of the operator; ``queue`` is ``job_queue``, because Airflow's means
-another."""
 INLINE_SECONDS = 8.0
 LAST_LINES_SECONDS = 3.0
 """How long a log may take to be whole after the end; then the task ends without its last lines."""
 _POLL = (0.1, 0.5)
 
 
-class FairShareGpuOperator(BaseOperator):
+class FairShareGpuOperator(AsksForGpus, BaseOperator):
     """Run one engine as one job of EMEP.
 
     ``engine`` and ``input`` are those of the SPEC; ``extra_input`` is merged over ``input`` (for mapped
@@ -150,15 +127,13 @@ class FairShareGpuOperator(BaseOperator):
         self.inline_wait = inline_wait
         self.worker_end = worker_end
         self.conn_id = conn_id
-        self.job_id: str | None = None
 
     def execute(self, context: Context) -> Any:
         """Ask, stay for ``inline_wait`` seconds, defer. Raises as ``finish`` does; EmepError if nobody
         answers."""
         request = self.request(context)
         with client(self.conn_id) as api:
-            self._end_earlier_tries(api, request)
-            job = self._submit(api, request)
+            job = self.ask(api, request)
             stream = LogStream()
             job = self._stay(api, job, stream)
         if _ended(job):
@@ -200,53 +175,17 @@ class FairShareGpuOperator(BaseOperator):
         """What a success returns; for subclasses that do more (they set ``worker_end``)."""
         return outcome.value
 
-    def on_kill(self) -> None:
-        """The worker was told to end the task: cancel the job. While deferred, the trigger does."""
-        if self.job_id is None:
-            return
-        with client(self.conn_id) as api:
-            api.cancel(self.job_id, "the Airflow task was ended by a user")
-        self.log.info("Job %s is cancelled", self.job_id)
-
-    def request(self, context: Context) -> JobRequest:
-        """The request for this try. Raises AirflowFailException that names a wrong field."""
-        from pydantic import ValidationError
-
-        from emep.api.schemas import AirflowTask, JobRequest
-
-        ti, run = context["ti"], context["dag_run"]
-        max_tries = getattr(ti, "max_tries", 0) or 0
-        task = AirflowTask(
-            dag_id=ti.dag_id,
-            run_id=ti.run_id,
-            task_id=ti.task_id,
-            map_index=-1 if ti.map_index is None else ti.map_index,
-            try_number=ti.try_number,
-            last_try=ti.try_number > max_tries,
-        )
-        checkpoint_key = f"{task.dag_id}/{task.run_id}/{task.task_id}/{task.map_index}"
-        fields = {
-            name: value for name in JOB_FIELDS if (value := getattr(self, name)) not in (None, "", "None")
-        }
+    def job_fields(self) -> dict[str, Any]:
+        """The job's fields; an engine that an agent runs is the processes of one node."""
+        fields = super().job_fields()
         if fields.get("runtime", "agent") == "agent":
-            # An engine is the processes of one node: a grant over several would start it on each.
-            _on_one_node(fields)
-        fields.setdefault("user", run.triggering_user_name or self.owner)
-        fields.setdefault("experiment_id", run.run_id)
+            # A grant over several nodes would start the engine on each.
+            on_one_node(fields)
         fields.setdefault("job_type", str(self.engine))
-        try:
-            return JobRequest(
-                queue=self.job_queue,
-                spec=self._spec(),
-                idempotency_key=f"{checkpoint_key}/{task.try_number}",
-                checkpoint_key=checkpoint_key,
-                airflow=task,
-                **fields,
-            )
-        except ValidationError as error:
-            raise AirflowFailException(_first_error(error)) from None
+        return fields
 
-    def _spec(self) -> dict[str, Any]:
+    def job_spec(self) -> dict[str, Any]:
+        """The SPEC of the engine."""
         return {
             "schema_version": 1,
             "engine": self.engine,
@@ -256,30 +195,6 @@ class FairShareGpuOperator(BaseOperator):
             "seed": int(self.seed or 0),
             "output_uri": self.output_uri,
         }
-
-    def _end_earlier_tries(self, api: EmepClient, request: JobRequest) -> None:
-        """A try whose worker was killed may have left its job: it must not hold GPUs beside this one."""
-        task = request.airflow
-        if task is None or task.try_number <= 1:
-            return
-        from emep.operators.earlier_tries import cancel_jobs
-
-        key = (task.dag_id, task.run_id, task.task_id, task.map_index)
-        reason = f"try {task.try_number} of its task has begun"
-        for job_id in cancel_jobs(api, *key, up_to_try=task.try_number - 1, reason=reason):
-            self.log.info("Job %s of an earlier try is cancelled", job_id)
-
-    def _submit(self, api: EmepClient, request: JobRequest) -> JobView:
-        from emep.client import EmepApiError
-
-        try:
-            job = api.submit_job(request)
-        except EmepApiError as error:
-            if error.status in (400, 403, 404, 409, 422):
-                raise AirflowFailException(str(error)) from None
-            raise
-        self.job_id = job.id
-        return job
 
     def _stay(self, api: EmepClient, job: JobView, stream: LogStream) -> JobView:
         """Watch the job from the worker until it has ended or ``inline_wait`` is over; its log goes to the
@@ -315,17 +230,6 @@ class FairShareGpuOperator(BaseOperator):
             self.log.info(line)
 
 
-def _on_one_node(fields: dict[str, Any]) -> None:
-    """Ask for one node. Raises AirflowFailException where several were asked for."""
-    if str(fields.get("node_count", 1)) != "1":
-        raise AirflowFailException(
-            f"node_count: an engine runs on one node, not on {fields['node_count']}; leave it out."
-        )
-    topology = dict(fields.get("topology") or {})
-    if topology.get("required") not in ("nvlink", "node"):
-        fields["topology"] = topology | {"required": "node"}
-
-
 def _in_mapped_task(context: Context) -> bool:
     return (context["ti"].map_index or 0) >= 0
 
@@ -334,11 +238,3 @@ def _ended(job: JobView) -> bool:
     from emep.api.schemas import ENDED_STATES
 
     return job.state in ENDED_STATES
-
-
-def _first_error(error: Any) -> str:
-    """pydantic's first complaint as one sentence that names the field."""
-    first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"])
-    message = str(first["msg"]).removeprefix("Value error, ")
-    return f"{field}: {message} (it was {first.get('input')!r})."

@@ -124,6 +124,7 @@ class JobTrigger(BaseTrigger):
             if job.state in ENDED_STATES:
                 await self._last_lines(hub, job)
                 return job
+            await self.act(hub, job)
             pause = LOG_PAUSES[0] if await self._read_log(hub, job) else min(LOG_PAUSES[1], pause * 1.5)
             await self._keep_position()
             reading = job.started_at is not None and not self._stream.complete
@@ -131,6 +132,12 @@ class JobTrigger(BaseTrigger):
                 continue
             if subscription.job is None:
                 job = await hub.job(self.job_id)
+
+    async def act(self, hub: Hub, job: JobView) -> None:
+        """Do what the job's state asks of whoever starts its work; an agent needs nobody.
+
+        Level-triggered: called again and again with the same state, so it must repeat nothing.
+        """
 
     def _say(self, job: JobView) -> None:
         """The job's state in the task's log, whenever it or the reason for it has changed."""

@@ -1,0 +1,158 @@
+"""What every operator shares that asks EMEP for GPUs: the request, its submission, and its end by hand.
+
+Not an operator by itself: a mixin for ``BaseOperator`` and for the provider's pod operator alike.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from emep.hooks.emep import client
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from emep.api.schemas import JobRequest, JobView
+    from emep.client import EmepClient
+
+JOB_FIELDS = (
+    "priority",
+    "project",
+    "user",
+    "gpu_count",
+    "node_count",
+    "gpu_per_node",
+    "cpu",
+    "memory",
+    "gpu_memory_min",
+    "gpu_type",
+    "nvlink_required",
+    "topology",
+    "max_duration",
+    "preemptible",
+    "checkpoint_interval",
+    "placement",
+    "runtime",
+    "experiment_id",
+    "trace_id",
+    "job_type",
+)
+"""Fields of a job that are arguments of the operators; ``queue`` is ``job_queue``, because Airflow's means
+another."""
+REFUSALS = (400, 403, 404, 409, 422)
+"""Answers that a retry cannot change."""
+
+
+class AsksForGpus:
+    """Asks for one job on behalf of one try of a task.
+
+    The operator sets ``job_queue``, ``conn_id`` and the ``JOB_FIELDS`` as attributes, and says in
+    ``job_spec`` and ``job_fields`` what is special about it.
+    """
+
+    job_id: str | None = None
+    job_queue: Any
+    conn_id: str
+
+    def job_spec(self) -> dict[str, Any] | None:
+        """The engine's SPEC; None where something else than an engine runs."""
+        return None
+
+    def job_fields(self) -> dict[str, Any]:
+        """The job's fields as they are asked for; what is left out is the policy's default.
+
+        Raises AirflowFailException where they cannot go together.
+        """
+        return {
+            name: value for name in JOB_FIELDS if (value := getattr(self, name)) not in (None, "", "None")
+        }
+
+    def request(self, context: Context) -> JobRequest:
+        """The request for this try. Raises AirflowFailException that names a wrong field."""
+        from pydantic import ValidationError
+
+        from emep.api.schemas import AirflowTask, JobRequest
+
+        ti, run = context["ti"], context["dag_run"]
+        max_tries = getattr(ti, "max_tries", 0) or 0
+        task = AirflowTask(
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            task_id=ti.task_id,
+            map_index=-1 if ti.map_index is None else ti.map_index,
+            try_number=ti.try_number,
+            last_try=ti.try_number > max_tries,
+        )
+        checkpoint_key = f"{task.dag_id}/{task.run_id}/{task.task_id}/{task.map_index}"
+        fields = self.job_fields()
+        fields.setdefault("user", run.triggering_user_name or getattr(self, "owner", None))
+        fields.setdefault("experiment_id", run.run_id)
+        try:
+            return JobRequest(
+                queue=self.job_queue,
+                spec=self.job_spec(),
+                idempotency_key=f"{checkpoint_key}/{task.try_number}",
+                checkpoint_key=checkpoint_key,
+                airflow=task,
+                **fields,
+            )
+        except ValidationError as error:
+            raise AirflowFailException(_first_error(error)) from None
+
+    def ask(self, api: EmepClient, request: JobRequest) -> JobView:
+        """Submit the request, after the jobs of earlier tries are cancelled.
+
+        Raises AirflowFailException where it is refused for good, EmepError where nobody answers.
+        """
+        from emep.client import EmepApiError
+
+        self._end_earlier_tries(api, request)
+        try:
+            job = api.submit_job(request)
+        except EmepApiError as error:
+            if error.status in REFUSALS:
+                raise AirflowFailException(str(error)) from None
+            raise
+        self.job_id = job.id
+        return job
+
+    def on_kill(self) -> None:
+        """The worker was told to end the task: cancel the job. While deferred, the trigger does."""
+        if self.job_id is None:
+            return
+        with client(self.conn_id) as api:
+            api.cancel(self.job_id, "the Airflow task was ended by a user")
+        self.log.info("Job %s is cancelled", self.job_id)  # type: ignore[attr-defined]
+
+    def _end_earlier_tries(self, api: EmepClient, request: JobRequest) -> None:
+        """A try whose worker was killed may have left its job: it must not hold GPUs beside this one."""
+        task = request.airflow
+        if task is None or task.try_number <= 1:
+            return
+        from emep.operators.earlier_tries import cancel_jobs
+
+        key = (task.dag_id, task.run_id, task.task_id, task.map_index)
+        reason = f"try {task.try_number} of its task has begun"
+        for job_id in cancel_jobs(api, *key, up_to_try=task.try_number - 1, reason=reason):
+            self.log.info("Job %s of an earlier try is cancelled", job_id)  # type: ignore[attr-defined]
+
+
+def on_one_node(fields: dict[str, Any]) -> None:
+    """Ask for one node. Raises AirflowFailException where several were asked for."""
+    if str(fields.get("node_count", 1)) != "1":
+        raise AirflowFailException(
+            f"node_count: an engine runs on one node, not on {fields['node_count']}; leave it out."
+        )
+    topology = dict(fields.get("topology") or {})
+    if topology.get("required") not in ("nvlink", "node"):
+        fields["topology"] = topology | {"required": "node"}
+
+
+def _first_error(error: Any) -> str:
+    """pydantic's first complaint as one sentence that names the field."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return f"{field}: {message} (it was {first.get('input')!r})."
