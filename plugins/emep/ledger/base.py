@@ -10,7 +10,7 @@ from sqlalchemy import delete, select, update
 from emep.ledger.database import Database, Transaction
 from emep.ledger.repository import to_datetime
 from emep.ledger.states import AllocationEvent, JobEvent, YieldCause
-from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Usage
+from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, DeadLetter, Gpu, Job, Usage
 from emep.ledger.usage import decay, decayed_charge
 from emep.policy import Policy
 from emep.settings import Settings
@@ -148,6 +148,7 @@ class LedgerBase:
             )
             tx.move_job(job, JobEvent.DIED, ended_at=tx.now, reason_code=code, reason=sentence)
             tx.emit("dead", job=job, code="requeues_used_up", reason=sentence)
+            self.bury(tx, job, "requeues_used_up", sentence)
 
     def fail(self, tx: Transaction, job: Job, code: str, reason: str, actor: str = "scheduler") -> None:
         """End a job as failed; a task's last try that fails is a dead letter."""
@@ -155,6 +156,19 @@ class LedgerBase:
         event = JobEvent.DIED if last else JobEvent.FAILED
         tx.move_job(job, event, ended_at=tx.now, reason_code=code, reason=reason)
         tx.emit("dead" if last else "failed", job=job, code=code, reason=reason, actor=actor)
+        if last:
+            self.bury(tx, job, code, reason)
+
+    def bury(self, tx: Transaction, job: Job, code: str, reason: str) -> None:
+        """Keep a job that is ``dead`` or ``expired`` as a dead letter, for a person to requeue or discard."""
+        letter = tx.session.get(DeadLetter, job.id, with_for_update=True)
+        if letter is None:
+            letter = DeadLetter(job_id=job.id)
+            tx.session.add(letter)
+        letter.state, letter.reason_code, letter.reason = "open", code, reason
+        letter.created_at, letter.resolved_at = tx.now, None
+        letter.resolved_by, letter.resolution = "", ""
+        tx.session.flush()
 
     def release_holds(self, tx: Transaction, job_id: str) -> None:
         """Forget what was promised to a job which has started or needs it no more."""

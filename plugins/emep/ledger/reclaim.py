@@ -283,6 +283,7 @@ class Reclaim(Allocations, Nodes):
             tx.move_job(job, JobEvent.EXPIRED, ended_at=tx.now, reason_code="pending_ttl", reason=reason)
             self.release_holds(tx, job.id)
             tx.emit("expired", job=job, code="pending_ttl", reason=reason)
+            self.bury(tx, job, "pending_ttl", reason)
 
         self.database.write(work)
 
