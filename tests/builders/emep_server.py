@@ -17,6 +17,8 @@ from pathlib import Path
 
 AGENT_SECRET = "enrol-me-in-tests"
 GRACE_SECONDS = 3
+DATABASE_URL = "EMEP_SERVER_DATABASE_URL"
+"""The ledger's database where it is not SQLite in the server's folder."""
 USERS = {"admin": "admin-password", "viewer": "viewer-password"}
 
 
@@ -41,6 +43,7 @@ def serve(folder: Path, port: int) -> None:
     from airflow.models.revoked_token import RevokedToken
     from airflow.settings import get_engine
     from fastapi import FastAPI
+    from sqlalchemy import create_engine
     from tests.builders.ledger import make_settings, sqlite_engine
 
     from emep.api.app import create_app
@@ -48,7 +51,8 @@ def serve(folder: Path, port: int) -> None:
     from emep.ledger.tables import Base
     from emep.policy.load import parse_policy_text
 
-    engine = sqlite_engine(str(folder / "emep.db"))
+    url = os.environ.get(DATABASE_URL)
+    engine = create_engine(url, pool_size=20) if url else sqlite_engine(str(folder / "emep.db"))
     Base.metadata.create_all(engine)
     files = {
         name: (folder / name.split("_")[0]).as_uri()
@@ -75,8 +79,9 @@ def serve(folder: Path, port: int) -> None:
 class EmepServer:
     """The server's process, in a folder of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, database_url: str | None = None) -> None:
         self.folder = folder
+        self._variables = {DATABASE_URL: database_url} if database_url else {}
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -91,6 +96,7 @@ class EmepServer:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.builders.emep_server", str(self.folder), str(self.port)],
                 cwd=root,
+                env={**os.environ, **self._variables},
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
@@ -102,6 +108,13 @@ class EmepServer:
                 raise RuntimeError(f"the server did not start:\n{log.read_text()[-4000:]}")
             time.sleep(0.1)
         return self
+
+    @property
+    def pid(self) -> int:
+        """The process; RuntimeError where it does not run."""
+        if self._process is None:
+            raise RuntimeError("the server does not run")
+        return self._process.pid
 
     def _answers(self) -> bool:
         import httpx
