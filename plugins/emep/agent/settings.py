@@ -46,6 +46,7 @@ class AgentSettings:
     """What ``run SPEC.json`` is appended to."""
     pass_environment: tuple[str, ...] = ()
     report_every: float = 10.0
+    """Between two health reports: the policy's ``health.report_every``."""
     poll_timeout: float = 20.0
     stop_grace: float = 130.0
     """What its work gets to checkpoint when the agent itself is told to stop: a little more than the two

@@ -84,6 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what work gets to checkpoint when the agent ends (130s)",
     )
     parser.add_argument(
+        "--report-every",
+        default="10s",
+        metavar="TIME",
+        help="time between two health reports: the policy's health.report_every (10s)",
+    )
+    parser.add_argument(
         "--connect-timeout",
         default="15s",
         metavar="TIME",
@@ -150,6 +156,7 @@ def read_settings(args: argparse.Namespace) -> AgentSettings:
         engine_command=agent.engine_command(args.engine_command),
         pass_environment=tuple(args.pass_env),
         stop_grace=checked("--stop-grace", parse_duration, args.stop_grace),
+        report_every=max(0.1, checked("--report-every", parse_duration, args.report_every)),
         connect_patience=checked("--connect-timeout", parse_duration, args.connect_timeout),
     )
 

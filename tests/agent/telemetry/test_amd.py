@@ -12,7 +12,13 @@ class AmdSmiException(Exception):
     """The library's base error."""
 
 
-def amdsmi(hives: list[int], hip_ids: list[int] | None = None, lost: frozenset[int] = frozenset()) -> Any:
+def amdsmi(
+    hives: list[int],
+    hip_ids: list[int] | None = None,
+    lost: frozenset[int] = frozenset(),
+    ecc: list[Any] | None = None,
+    degrees: int = 61,
+) -> Any:
     def memory_usage(handle: int, kind: str) -> int:
         if handle in lost:
             raise AmdSmiException("device lost")
@@ -27,7 +33,7 @@ def amdsmi(hives: list[int], hip_ids: list[int] | None = None, lost: frozenset[i
         AmdSmiException=AmdSmiException,
         AmdSmiMemoryType=SimpleNamespace(VRAM="vram"),
         AmdSmiTemperatureType=SimpleNamespace(HOTSPOT="hotspot"),
-        AmdSmiTemperatureMetric=SimpleNamespace(CURRENT="current"),
+        AmdSmiTemperatureMetric=SimpleNamespace(CURRENT="current", CRITICAL="critical"),
         amdsmi_get_processor_handles=lambda: list(range(len(hives))),
         amdsmi_get_gpu_asic_info=lambda handle: {"market_name": "AMD Instinct MI300X"},
         amdsmi_get_gpu_memory_total=lambda handle, kind: 192 << 30,
@@ -36,8 +42,11 @@ def amdsmi(hives: list[int], hip_ids: list[int] | None = None, lost: frozenset[i
         amdsmi_get_gpu_enumeration_info=enumeration,
         amdsmi_get_gpu_device_uuid=lambda handle: f"uuid-{handle}",
         amdsmi_get_gpu_activity=lambda handle: {"gfx_activity": 12, "umc_activity": "N/A"},
-        amdsmi_get_temp_metric=lambda handle, kind, metric: 61,
-        amdsmi_get_gpu_total_ecc_count=lambda handle: {"correctable_count": 4, "uncorrectable_count": "N/A"},
+        amdsmi_get_temp_metric=lambda handle, kind, metric: 100 if metric == "critical" else degrees,
+        amdsmi_get_gpu_total_ecc_count=lambda handle: {
+            "correctable_count": 4,
+            "uncorrectable_count": ecc.pop(0) if ecc else "N/A",
+        },
     )
 
 
@@ -64,6 +73,14 @@ def test_a_report_leaves_out_what_the_library_does_not_know() -> None:
 def test_a_gpu_that_cannot_be_read_is_unhealthy() -> None:
     sample = AmdTelemetry("n1", amdsmi([0], lost=frozenset({0}))).sample({})[0]
     assert (sample.healthy, sample.reason) == (False, "AMD SMI: device lost")
+
+
+def test_new_memory_errors_and_heat_condemn_a_gpu() -> None:
+    worn = AmdTelemetry("n1", amdsmi([0], ecc=[2, 2, 5]))
+    assert worn.sample({})[0].healthy
+    assert "3 uncorrected memory errors" in worn.sample({})[0].reason
+    hot = AmdTelemetry("n1", amdsmi([0], degrees=101)).sample({})[0]
+    assert (hot.healthy, hot.reason, hot.temperature_c) == (False, "101 C, its limit is 100 C", 101.0)
 
 
 def test_devices_are_made_visible_by_hips_numbers() -> None:

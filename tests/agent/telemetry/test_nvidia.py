@@ -34,6 +34,7 @@ class Nvml:
         self.lost: set[int] = set()
         self.events: list[tuple[int, int]] = []
         self.remap_failed: set[int] = set()
+        self.ecc_errors, self.temperature = 3, 55
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("nvml"):
@@ -92,10 +93,14 @@ class Nvml:
         return SimpleNamespace(gpu=42, memory=7)
 
     def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
-        return 55
+        return self.temperature
+
+    def nvmlDeviceGetTemperatureThreshold(self, handle: int, kind: int) -> int:
+        assert kind == pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+        return 90
 
     def nvmlDeviceGetTotalEccErrors(self, handle: int, kind: int, counter: int) -> int:
-        return 3
+        return self.ecc_errors
 
     def nvmlDeviceGetRemappedRows(self, handle: int) -> tuple[int, int, int, int]:
         return 0, 0, 0, int(handle in self.remap_failed)
@@ -189,6 +194,27 @@ def test_failed_row_remapping_condemns_the_gpu(telemetry: Open) -> None:
     found = telemetry(1, set())
     found._nvml.remap_failed.add(0)
     assert "remapping failed" in found.sample({})[0].reason
+
+
+def test_a_new_memory_error_condemns_the_gpu_and_those_before_the_agents_start_do_not(
+    telemetry: Open,
+) -> None:
+    found = telemetry(1, set())
+    assert found.sample({})[0].healthy
+    found._nvml.ecc_errors = 4
+    sample = found.sample({})[0]
+    assert (sample.healthy, sample.ecc_errors) == (False, 4)
+    assert "1 uncorrected memory errors" in sample.reason
+
+
+def test_a_gpu_at_the_limit_that_its_driver_tells_is_too_hot(telemetry: Open) -> None:
+    found = telemetry(1, set())
+    found._nvml.temperature = 89
+    assert found.sample({})[0].healthy
+    found._nvml.temperature = 90
+    assert found.sample({})[0].reason == "90 C, its limit is 90 C"
+    found._nvml.temperature = 60
+    assert found.sample({})[0].healthy
 
 
 def test_devices_are_made_visible_by_uuid(telemetry: Open) -> None:

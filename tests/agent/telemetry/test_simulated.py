@@ -76,6 +76,29 @@ def test_a_fault_can_be_put_on_a_gpu_and_taken_off(tmp_path: Path) -> None:
     assert telemetry.sample({})[2].healthy
 
 
+@pytest.mark.parametrize(
+    ("measured", "reason"),
+    [
+        ({"xid": 79}, "Xid 79"),
+        ({"xid": 31}, ""),
+        ({"ecc_errors": 2}, "2 uncorrected memory errors (ECC) since the agent started"),
+        ({"temperature_c": 96}, "96 C, its limit is 95 C"),
+        ({"temperature_c": 70}, ""),
+        ({"temperature_c": "hot"}, "simulated-faults.json: could not convert string to float: 'hot'"),
+    ],
+)
+def test_what_is_measured_on_a_simulated_gpu_is_judged_as_on_a_real_one(
+    tmp_path: Path, measured: dict[str, object], reason: str
+) -> None:
+    faults = tmp_path / "faults.json"
+    faults.write_text(json.dumps({"1": measured}))
+    sample = simulated(faults).sample({})[1]
+    assert (sample.healthy, sample.reason) == (not reason, reason)
+    shown = sample.model_dump(exclude_none=True)
+    for name, value in measured.items():
+        assert shown.get(name) == value or value == "hot"
+
+
 def test_no_gpu_is_visible_to_work_on_a_simulated_one(tmp_path: Path) -> None:
     assert simulated(tmp_path / "f").device_environment([0]) == {
         "CUDA_VISIBLE_DEVICES": "",

@@ -1,6 +1,7 @@
 """AMD GPUs through AMD SMI (the Python package ``amdsmi`` that comes with ROCm).
 
-XGMI hives are what NVLink groups are elsewhere: GPUs with one hive id reach each other directly.
+What is measured is judged in ``judgement``. XGMI hives are what NVLink groups are elsewhere: GPUs with one
+hive id reach each other directly.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from emep.agent.telemetry import TelemetryError
+from emep.agent.telemetry.judgement import Reading, fault
 from emep.api.schemas import GpuHealth, GpuReport
 
 
@@ -50,6 +52,7 @@ class AmdTelemetry:
         self._node, self._smi = node, smi
         handles = smi.amdsmi_get_processor_handles()
         self._devices = [self._describe(number, handle) for number, handle in enumerate(handles)]
+        self._ecc_before = {device.report.index: self._ecc_errors(device) for device in self._devices}
 
     def _ask(self, name: str, *arguments: Any) -> Any:
         """What AMD SMI answers; None where this GPU or release does not know it."""
@@ -89,22 +92,41 @@ class AmdTelemetry:
         except smi.AmdSmiException as error:
             return GpuHealth(index=device.report.index, healthy=False, reason=f"AMD SMI: {error}")
         activity = self._ask("amdsmi_get_gpu_activity", handle) or {}
-        ecc = self._ask("amdsmi_get_gpu_total_ecc_count", handle) or {}
-        temperature = self._ask(
-            "amdsmi_get_temp_metric",
-            handle,
-            smi.AmdSmiTemperatureType.HOTSPOT,
-            smi.AmdSmiTemperatureMetric.CURRENT,
+        ecc = self._ecc_errors(device)
+        temperature = self._temperature(device, "CURRENT")
+        reason = fault(
+            Reading(
+                ecc_errors=ecc,
+                ecc_errors_before=self._ecc_before[device.report.index],
+                temperature_c=temperature,
+                temperature_limit_c=self._temperature(device, "CRITICAL"),
+            )
         )
-        uncorrected = _number(ecc.get("uncorrectable_count"))
         return GpuHealth(
             index=device.report.index,
+            healthy=not reason,
+            reason=reason,
             utilization=_number(activity.get("gfx_activity")),
-            temperature_c=_number(temperature),
+            temperature_c=temperature,
             memory_used=int(used),
             memory_total=device.report.gpu_memory,
-            ecc_errors=None if uncorrected is None else int(uncorrected),
+            ecc_errors=ecc,
         )
+
+    def _ecc_errors(self, device: _Device) -> int | None:
+        """Uncorrected memory errors; None where they are not counted."""
+        counts = self._ask("amdsmi_get_gpu_total_ecc_count", device.handle) or {}
+        uncorrected = _number(counts.get("uncorrectable_count"))
+        return None if uncorrected is None else int(uncorrected)
+
+    def _temperature(self, device: _Device, metric: str) -> float | None:
+        """The hottest spot's temperature in degrees Celsius: now (CURRENT) or its limit (CRITICAL)."""
+        kind = getattr(self._smi.AmdSmiTemperatureMetric, metric, None)
+        if kind is None:
+            return None
+        hotspot = self._smi.AmdSmiTemperatureType.HOTSPOT
+        # Where it is not known it may be 0.
+        return _number(self._ask("amdsmi_get_temp_metric", device.handle, hotspot, kind)) or None
 
     def device_environment(self, indices: Sequence[int]) -> dict[str, str]:
         """HIP's numbers. CUDA's variable stays unset: HIP would obey it, too."""

@@ -1,7 +1,7 @@
 """NVIDIA GPUs through NVML (pynvml): names, memory, NVLink groups, MIG slices, ECC, Xid events.
 
-Facts about Xid numbers: NVIDIA's "Xid Errors" guide; about NVLink domains that span nodes: NVML's fabric
-info, whose cluster UUID and clique number GPU Feature Discovery also publishes as ``nvidia.com/gpu.clique``.
+What is measured is judged in ``judgement``. About NVLink domains that span nodes: NVML's fabric info, whose
+cluster UUID and clique number GPU Feature Discovery also publishes as ``nvidia.com/gpu.clique``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from emep.agent.telemetry import TelemetryError
+from emep.agent.telemetry.judgement import Reading, fault, is_hardware_xid
 from emep.agent.topology import connected_groups
 from emep.api.schemas import GpuHealth, GpuReport
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Xids that a program's own fault causes; the GPU is well. All others need a reset or a technician."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,8 @@ class NvidiaTelemetry:
         self._bad_xids: dict[str, int] = {}
         """PCI address -> the Xid that condemned the GPU; until the agent starts anew, as after a repair."""
         self._devices = self._find_devices()
+        self._ecc_before = {device.pci: self._ecc_errors(device) for device in self._devices}
+        self._limits = {device.pci: self._temperature_limit(device) for device in self._devices}
         self._watch_events()
 
     def _find_devices(self) -> list[_Device]:
@@ -159,7 +159,7 @@ class NvidiaTelemetry:
             xid = int(event.eventData)
             pci = self._ask(lambda handle: _text(nvml.nvmlDeviceGetPciInfo(handle).busId), event.device)
             log.warning("Xid %d on the GPU at %s", xid, pci)
-            if pci and xid not in APPLICATION_XIDS:
+            if pci and is_hardware_xid(xid):
                 self._bad_xids[pci] = xid
 
     def describe(self) -> list[GpuReport]:
@@ -180,17 +180,19 @@ class NvidiaTelemetry:
         # A MIG slice has no utilization of its own in NVML; temperature and ECC are the whole GPU's.
         rates = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
         temperature = self._ask(nvml.nvmlDeviceGetTemperature, device.parent, nvml.NVML_TEMPERATURE_GPU)
-        ecc = self._ask(
-            nvml.nvmlDeviceGetTotalEccErrors,
-            device.parent,
-            nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-            nvml.NVML_VOLATILE_ECC,
-        )
+        ecc = self._ecc_errors(device)
         xid = self._bad_xids.get(device.pci)
         remapped = self._ask(nvml.nvmlDeviceGetRemappedRows, device.parent)
-        reason = f"Xid {xid}" if xid else ""
-        if remapped and remapped[3]:
-            reason = "memory row remapping failed: the GPU needs to be replaced"
+        reason = fault(
+            Reading(
+                xid=xid,
+                ecc_errors=ecc,
+                ecc_errors_before=self._ecc_before[device.pci],
+                temperature_c=temperature,
+                temperature_limit_c=self._limits[device.pci],
+                remapping_failed=bool(remapped and remapped[3]),
+            )
+        )
         return GpuHealth(
             index=index,
             healthy=not reason,
@@ -199,9 +201,29 @@ class NvidiaTelemetry:
             temperature_c=float(temperature) if temperature is not None else None,
             memory_used=int(memory.used),
             memory_total=int(memory.total),
-            ecc_errors=int(ecc) if ecc is not None else None,
+            ecc_errors=ecc,
             xid=xid,
         )
+
+    def _ecc_errors(self, device: _Device) -> int | None:
+        """Uncorrected errors since the driver was loaded; None without ECC."""
+        nvml = self._nvml
+        count = self._ask(
+            nvml.nvmlDeviceGetTotalEccErrors,
+            device.parent,
+            nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+            nvml.NVML_VOLATILE_ECC,
+        )
+        return None if count is None else int(count)
+
+    def _temperature_limit(self, device: _Device) -> float | None:
+        """Where the hardware slows itself down, in degrees Celsius."""
+        nvml = self._nvml
+        limit = self._ask(
+            nvml.nvmlDeviceGetTemperatureThreshold, device.parent, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+        )
+        # A driver that does not know it may say 0.
+        return float(limit) if limit else None
 
     def device_environment(self, indices: Sequence[int]) -> dict[str, str]:
         """UUIDs, because CUDA numbers devices in another order than NVML."""

@@ -1,8 +1,11 @@
 """GPUs that are not there, for demos and tests. What they report of their work is measured, not invented.
 
 The utilization of a simulated GPU is the CPU time of the processes that were granted it, its memory in use
-theirs; both are shared evenly among the GPUs of a grant. It has no temperature. A fault can be put on one by
-writing ``{"2": "xid 79"}`` to ``simulated-faults.json`` in the agent's state folder, and taken off again.
+theirs; both are shared evenly among the GPUs of a grant. It has no temperature of its own.
+
+A GPU is made to fail by writing ``simulated-faults.json`` into the agent's state folder, and repaired by
+taking it out again: ``{"2": "fell off the bus"}`` is reported with these words, ``{"2": {"xid": 79}}`` (also
+``temperature_c``, ``ecc_errors``) is judged by the rules that real GPUs are judged by.
 """
 
 from __future__ import annotations
@@ -11,11 +14,46 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from emep.agent.process import usage_of_sessions
 from emep.agent.telemetry import NO_DEVICES
+from emep.agent.telemetry.judgement import Reading, fault
 from emep.api.schemas import GpuHealth, GpuReport
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """What is wrong with a simulated GPU; by default nothing."""
+
+    reason: str = ""
+    temperature_c: float | None = None
+    ecc_errors: int | None = None
+    xid: int | None = None
+
+    @classmethod
+    def read(cls, entry: object) -> _Fault:
+        """An entry of the faults file: words, or measurements that are judged as a real GPU's are."""
+        if not isinstance(entry, dict):
+            return cls(reason=str(entry))
+        temperature, ecc, xid = (entry.get(name) for name in ("temperature_c", "ecc_errors", "xid"))
+        try:
+            measured = cls(
+                temperature_c=None if temperature is None else float(temperature),
+                ecc_errors=None if ecc is None else int(ecc),
+                xid=None if xid is None else int(xid),
+            )
+        except (TypeError, ValueError) as error:
+            return cls(reason=f"simulated-faults.json: {error}")
+        before = None if measured.ecc_errors is None else 0
+        reading = Reading(
+            xid=measured.xid,
+            ecc_errors=measured.ecc_errors,
+            ecc_errors_before=before,
+            temperature_c=measured.temperature_c,
+        )
+        return replace(measured, reason=fault(reading))
 
 
 class SimulatedTelemetry:
@@ -56,15 +94,18 @@ class SimulatedTelemetry:
             session = holders.get(gpu.index)
             parts = shares[session] if session is not None else 1
             size = usage[session][1] // parts if session is not None else 0
-            fault = faults.get(str(gpu.index), "")
+            bad = faults.get(str(gpu.index), _Fault())
             report.append(
                 GpuHealth(
                     index=gpu.index,
-                    healthy=not fault,
-                    reason=fault,
+                    healthy=not bad.reason,
+                    reason=bad.reason,
                     utilization=min(100.0, round(busy[session] / parts, 1)) if session is not None else 0.0,
                     memory_used=min(size, gpu.gpu_memory),
                     memory_total=gpu.gpu_memory,
+                    temperature_c=bad.temperature_c,
+                    ecc_errors=bad.ecc_errors,
+                    xid=bad.xid,
                 )
             )
         return report
@@ -76,12 +117,13 @@ class SimulatedTelemetry:
         then, before = self._last[session]
         return max(0.0, 100.0 * (seconds - before) / max(now - then, 1e-3))
 
-    def _read_faults(self) -> dict[str, str]:
+    def _read_faults(self) -> dict[str, _Fault]:
         try:
             document = json.loads(self._faults.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return {str(k): str(v) for k, v in document.items()} if isinstance(document, dict) else {}
+        entries = document.items() if isinstance(document, dict) else ()
+        return {str(index): _Fault.read(entry) for index, entry in entries}
 
     def device_environment(self, indices: Sequence[int]) -> dict[str, str]:
         """No real device: engines read ``EMEP_GPU_INDICES`` and compute on the CPU."""
