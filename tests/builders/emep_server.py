@@ -19,6 +19,8 @@ AGENT_SECRET = "enrol-me-in-tests"
 GRACE_SECONDS = 3
 DATABASE_URL = "EMEP_SERVER_DATABASE_URL"
 """The ledger's database where it is not SQLite in the server's folder."""
+POLICY_FILE = "EMEP_SERVER_POLICY_FILE"
+"""A policy other than the default with a short grace."""
 USERS = {"admin": "admin-password", "viewer": "viewer-password"}
 
 
@@ -60,7 +62,9 @@ def serve(folder: Path, port: int) -> None:
     }
     settings = make_settings(agent_token=AGENT_SECRET, tick_seconds=0.2, **files)
     # Tests wait for the end of a grace; two minutes would be long.
-    policy = parse_policy_text(f"preemption: {{grace_period: {GRACE_SECONDS}s}}", "test policy")
+    file = os.environ.get(POLICY_FILE)
+    text = Path(file).read_text() if file else f"preemption: {{grace_period: {GRACE_SECONDS}s}}"
+    policy = parse_policy_text(text, file or "test policy")
     emep = create_app(Runtime.build(engine, settings, policy=lambda: policy))
 
     @contextlib.asynccontextmanager

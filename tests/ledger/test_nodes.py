@@ -171,6 +171,9 @@ def test_a_start_order_says_everything_the_agent_needs(bench: Bench) -> None:
     assert environment["EMEP_CHECKPOINT_URI"].startswith("file:///tmp/checkpoints/dag-run-task-")
     assert environment["TRACEPARENT"].startswith(f"00-{'a' * 32}-")
     assert order.lease_token.startswith("emep-lease.")
+    lease = bench.policy.lease
+    assert environment["EMEP_HEARTBEAT_SECONDS"] == f"{lease.heartbeat:g}"
+    assert environment["EMEP_MAX_SILENCE_SECONDS"] == f"{lease.max_silence:g}"
 
 
 def test_a_start_order_is_repeated_until_the_agent_lists_it(bench: Bench) -> None:

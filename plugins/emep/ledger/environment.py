@@ -7,6 +7,7 @@ import json
 import re
 
 from emep.ledger.tables import Allocation, Job
+from emep.policy.model import LeasePolicy
 from emep.settings import Settings
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -30,8 +31,13 @@ def traceparent(job: Job, epoch: int) -> str:
     return f"00-{trace}-{span}-01"
 
 
-def engine_environment(job: Job, allocation: Allocation, node: str, settings: Settings) -> dict[str, str]:
-    """EMEP_* and TRACEPARENT of one node's part of an allocation."""
+def engine_environment(
+    job: Job, allocation: Allocation, node: str, settings: Settings, lease: LeasePolicy | None = None
+) -> dict[str, str]:
+    """EMEP_* and TRACEPARENT of one node's part of an allocation.
+
+    ``lease``: how often the supervisor renews it and how long it bears silence; None: its own defaults.
+    """
     environment = {
         "EMEP_JOB_ID": job.id,
         "EMEP_ALLOCATION_ID": allocation.id,
@@ -44,6 +50,9 @@ def engine_environment(job: Job, allocation: Allocation, node: str, settings: Se
         "EMEP_JOB_TYPE": job.job_type,
         "TRACEPARENT": traceparent(job, allocation.epoch),
     }
+    if lease is not None:
+        environment["EMEP_HEARTBEAT_SECONDS"] = f"{lease.heartbeat:g}"
+        environment["EMEP_MAX_SILENCE_SECONDS"] = f"{lease.max_silence:g}"
     if len(allocation.nodes) > 1:
         environment["NNODES"] = str(len(allocation.nodes))
         environment["NODE_RANK"] = str(allocation.nodes.index(node))

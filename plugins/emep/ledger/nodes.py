@@ -312,7 +312,7 @@ class Nodes(LedgerBase):
                 if name == node
             ],
             spec=job.spec or {},
-            environment=engine_environment(job, allocation, node, self.settings),
+            environment=engine_environment(job, allocation, node, self.settings, self.policy.lease),
             cpu=job.cpu / share,
             memory=job.memory // share,
         )
