@@ -1,0 +1,97 @@
+"""What the documents on the wire are made of: types with their bounds, states, and what may be stored.
+
+Imports neither Airflow nor SQLAlchemy. Others import these names from ``emep.api.schemas``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from enum import Enum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from emep.units import parse_duration, parse_memory
+
+# Bounds that every database can hold; nobody runs a job for a century or owns 4 EiB of memory.
+Duration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0, le=3.2e9)]
+Memory = Annotated[int, BeforeValidator(parse_memory), Field(ge=0, le=2**62)]
+Name = Annotated[str, Field(min_length=1, max_length=250)]
+Text = Annotated[str, Field(max_length=250)]
+Labels = Annotated[dict[Name, Text], Field(max_length=200)]
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+MAX_DEPTH = 100
+"""Of nested lists and mappings in free-form fields."""
+
+
+class JobState(str, Enum):
+    """States of a job; the moves between them are in ``emep.ledger.states``."""
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    YIELDING = "yielding"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    DEAD = "dead"
+
+
+ENDED_STATES = frozenset(
+    {
+        JobState.COMPLETED,
+        JobState.FAILED,
+        JobState.CANCELLED,
+        JobState.REJECTED,
+        JobState.EXPIRED,
+        JobState.DEAD,
+    }
+)
+
+
+class Directive(str, Enum):
+    """What a heartbeat's answer tells the supervisor to do."""
+
+    CONTINUE = "continue"
+    CHECKPOINT_AND_EXIT = "checkpoint_and_exit"
+    ABORT = "abort"
+
+
+def check_storable(value: Any, path: str = "", depth: int = 0) -> None:
+    """Refuse what JSON's grammar or Python's reader lets through but no database or answer can carry.
+
+    Raises ValueError that names the path: NUL and lone surrogates in texts, NaN and infinities, integers
+    beyond 64 bits, nesting deeper than ``MAX_DEPTH``.
+    """
+    where = path or "the document"
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{where}: nested more than {MAX_DEPTH} deep")
+    if isinstance(value, str) and _UNSTORABLE.search(value):
+        raise ValueError(f"{where}: has a NUL or half a surrogate pair; use printable text")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where}: {value} is not a finite number")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{where}: an integer of more than 64 bits")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            check_storable(key, f"a key of {where}", depth + 1)
+            check_storable(item, f"{path}.{key}" if path else str(key), depth + 1)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            check_storable(item, f"{path}[{index}]", depth + 1)
+
+
+class Request(BaseModel):
+    """Base of what comes in: unknown fields are refused by name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _storable(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            check_storable(value)
+        return value

@@ -1,0 +1,146 @@
+"""Documents about jobs: what is asked for, how it is shown, why it waits."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from emep.api.schemas_base import Duration, JobState, Labels, Memory, Name, Request, Text
+
+
+class Topology(Request):
+    """Where the GPUs of one job may lie with respect to one another."""
+
+    required: Literal["nvlink", "node", "rack", "block"] | None = None
+    preferred: Literal["nvlink", "node", "rack", "block"] | None = "rack"
+    affinity: Labels = Field(default_factory=dict)
+    anti_affinity: Labels = Field(default_factory=dict)
+
+
+class AirflowTask(Request):
+    """The task instance that asks; write routes authorise on the stored dag_id."""
+
+    dag_id: Name
+    run_id: Name
+    task_id: Name
+    map_index: int = Field(default=-1, ge=-1, lt=2**31)
+    try_number: int = Field(default=1, ge=0, lt=2**31)
+    last_try: bool = True
+    execution_timeout: Duration | None = None
+    """The task's, in seconds from its submission; EMEP enforces it, Airflow does not while deferred."""
+
+
+class JobRequest(Request):
+    """``POST /jobs``: the fields of a job (docs/submit.md)."""
+
+    queue: Name = "merge"
+    priority: Name = "normal"
+    project: Name = "default"
+    user: Name | None = None
+    gpu_count: int | None = Field(default=None, ge=0, le=100_000)
+    node_count: int | None = Field(default=None, ge=1, le=100_000)
+    gpu_per_node: int | None = Field(default=None, ge=1, le=1024)
+    cpu: float = Field(default=1.0, gt=0, le=1e6)
+    memory: Memory = 2 * 1024**3
+    gpu_memory_min: Memory = 0
+    gpu_type: Text | None = None
+    nvlink_required: bool = False
+    topology: Topology = Field(default_factory=Topology)
+    max_duration: Duration | None = None
+    preemptible: bool | None = None
+    checkpoint_interval: Duration | None = None
+    placement: Literal["pack", "spread"] | None = None
+    runtime: Literal["agent", "kubernetes", "external"] = "agent"
+    spec: dict[str, Any] | None = None
+    """The engine's SPEC (``emep-engine schema spec``); required for runtime agent."""
+    trace_id: Text | None = None
+    experiment_id: Text | None = None
+    job_type: Text | None = None
+    idempotency_key: str | None = Field(default=None, min_length=1, max_length=500)
+    checkpoint_key: str | None = Field(default=None, min_length=1, max_length=500)
+    """Where checkpoints are kept: the task's key without the try, so that a retry resumes too."""
+    airflow: AirflowTask | None = None
+
+
+class GpuRef(BaseModel):
+    """A GPU of an allocation."""
+
+    node: str
+    index: int
+    uuid: str
+
+
+class JobView(BaseModel):
+    """A job as every answer shows it."""
+
+    id: str
+    state: JobState
+    queue: str
+    priority: str
+    project: str
+    user: str
+    gpu_count: int
+    nvlink_required: bool
+    job_type: str
+    trace_id: str
+    experiment_id: str
+    runtime: str
+    epoch: int
+    try_number: int
+    preempted: bool
+    requeues: int
+    submitted_at: datetime
+    queued_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    nodes: list[str]
+    gpus: list[GpuRef]
+    allocation_id: str | None
+    """The current or last allocation."""
+    reason: str
+    """In one sentence: why it waits, why it ended."""
+    exit_code: int | None
+    result: dict[str, Any] | None
+    airflow: AirflowTask | None
+    last_checkpoint: dict[str, Any] | None
+
+
+class Page(BaseModel):
+    """A page of a list; ``next`` is the cursor of the following one."""
+
+    items: list[Any]
+    total: int
+    next: str | None = None
+
+
+class Changes(BaseModel):
+    """Jobs that changed since a cursor (``GET /jobs:changes``), for whoever watches many of them."""
+
+    jobs: list[JobView]
+    cursor: int
+
+
+class ReasonView(BaseModel):
+    """One thing that blocks a job."""
+
+    code: str
+    text: str
+
+
+class Explanation(BaseModel):
+    """``GET /jobs/{id}/explain``."""
+
+    job_id: str
+    state: JobState
+    position: int | None
+    reasons: list[ReasonView]
+    class_value: float
+    deficit: float
+    score: float
+    order_key: list[str]
+    estimated_start: datetime | None
+    estimate_text: str
+    sentence: str
+    """All of it in one line, for people."""
