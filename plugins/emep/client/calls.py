@@ -16,6 +16,7 @@ from emep.client.errors import EmepApiError
 if TYPE_CHECKING:
     from emep.api.schemas import (
         Changes,
+        Checkup,
         Completion,
         Explanation,
         HealthReport,
@@ -179,6 +180,15 @@ def report_health(name: str, report: HealthReport) -> Call[NodeView]:
 def poll(name: str, request: PollRequest) -> Call[PollAnswer]:
     """Wait for orders to start and to stop; they are repeated until they show in ``running``."""
     return Call("POST", _at("nodes", name, "poll"), "PollAnswer", body=request, wait=request.timeout)
+
+
+def check_nodes(since: int | None = None, timeout: float = 0.0) -> Call[Checkup]:
+    """Check every node, GPU and lease now; waits for the first finding after ``since``.
+
+    ``timeout`` is at most 30 seconds; no ``since``: from now on.
+    """
+    params = {"since": since, "timeout": timeout}
+    return Call("POST", "/nodes:check", "Checkup", params=params, wait=timeout)
 
 
 # --- allocations --------------------------------------------------------------------------------------------

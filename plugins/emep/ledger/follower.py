@@ -23,6 +23,8 @@ from emep.ledger.tables import Event
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.3
 JOBS = "jobs"
+NODES = "nodes"
+"""News of any node."""
 
 
 def node_topic(name: str) -> str:
@@ -127,7 +129,7 @@ class Follower:
                 topics.add(JOBS)
             for name in [node, *(data.get("nodes") or [])]:
                 if name is not None:
-                    topics.add(node_topic(name))
+                    topics |= {node_topic(name), NODES}
         self._seen = until
         self._wake(topics)
 

@@ -1,0 +1,55 @@
+"""The watch over the hardware: check now, and hear what was found."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.concurrency import run_in_threadpool
+
+from emep.api.auth import User, may_operate
+from emep.api.parameters import RuntimeDep, Timeout
+from emep.api.runtime import Runtime
+from emep.api.schemas import Checkup
+from emep.exceptions import ForbiddenError
+from emep.ledger.checkup import check_up
+from emep.ledger.follower import NODES
+
+router = APIRouter(tags=["nodes"])
+SHORTEST_PAUSE = 1.0
+"""Seconds between two looks of one caller at what runs out; news of nodes are not held back by it."""
+
+
+@router.post("/nodes:check", summary="Check every node, GPU and lease now")
+async def check(
+    caller: User,
+    runtime: RuntimeDep,
+    since: Annotated[
+        int | None, Query(ge=0, lt=2**62, description="The cursor of the last answer; none: from now on.")
+    ] = None,
+    timeout: Timeout = 0,  # noqa: ASYNC109 - the protocol's own field
+) -> Checkup:
+    """Do at once what the scheduler's own tick would: count missing reports, take back leases that have run
+    out, requeue their jobs. Answers with every finding since the cursor, by whomever; waits up to ``timeout``
+    seconds for the first one.
+    """
+    if not may_operate(caller):
+        raise ForbiddenError(f"{caller.name} may not check nodes; an operator may")
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + timeout
+    async with runtime.follower.subscribe(NODES) as news:
+        found = await run_in_threadpool(_look, runtime, since)
+        while not found.findings and (left := deadline - clock()) > 0 and not runtime.follower.is_stopping:
+            due = max(SHORTEST_PAUSE, found.due_seconds if found.due_seconds is not None else left)
+            await news.wait(min(left, due))
+            found = await run_in_threadpool(_look, runtime, found.cursor)
+    return found
+
+
+def _look(runtime: Runtime, since: int | None) -> Checkup:
+    if since is None:
+        # What the tick finds now is news to somebody who begins now.
+        since = check_up(runtime.ledger, None).cursor
+    runtime.ledger.tick()
+    return check_up(runtime.ledger, since)
