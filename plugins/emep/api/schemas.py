@@ -37,6 +37,7 @@ from emep.api.schemas_jobs import (
     ReasonView,
     Topology,
 )
+from emep.api.schemas_leases import LeaseAnswer, LeaseRequest, Loss, NodeReadiness
 from emep.api.schemas_nodes import (
     GpuHealth,
     GpuReport,
@@ -74,10 +75,14 @@ __all__ = [
     "JobState",
     "JobView",
     "Labels",
+    "LeaseAnswer",
+    "LeaseRequest",
     "LogChunk",
     "LogReceipt",
+    "Loss",
     "Memory",
     "Name",
+    "NodeReadiness",
     "NodeRequest",
     "NodeView",
     "Page",

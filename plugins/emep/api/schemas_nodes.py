@@ -85,6 +85,9 @@ class NodeView(BaseModel):
     memory: int
     network_bandwidth_gbps: float
     alive: bool
+    ready: bool = True
+    """What the cluster manager says of it; without one always true."""
+    ready_reason: str = ""
     last_report_at: datetime | None
     gpus: list[GpuView]
 

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
         HeartbeatAnswer,
         JobRequest,
         JobView,
+        LeaseAnswer,
         LogChunk,
         LogReceipt,
+        Loss,
+        NodeReadiness,
         NodeRequest,
         NodeView,
         Page,
@@ -191,6 +194,11 @@ def check_nodes(since: int | None = None, timeout: float = 0.0) -> Call[Checkup]
     return Call("POST", "/nodes:check", "Checkup", params=params, wait=timeout)
 
 
+def readiness(name: str, said: NodeReadiness) -> Call[NodeView]:
+    """What the cluster manager says of a node."""
+    return Call("PUT", _at("nodes", name, "readiness"), "NodeView", body=said)
+
+
 # --- allocations --------------------------------------------------------------------------------------------
 
 
@@ -218,6 +226,31 @@ def logs(allocation_id: str, offset: int = 0) -> Call[LogChunk]:
 def complete(allocation_id: str, completion: Completion) -> Call[JobView]:
     """The end of an allocation's work; the same call again is answered the same, an old epoch with 409."""
     return Call("POST", _at("allocations", allocation_id, "complete"), "JobView", body=completion)
+
+
+def lease(allocation_id: str, *, started: bool = False) -> Call[LeaseAnswer]:
+    """Token and environment of work that the asker starts itself; ``started``: it has been created."""
+    return Call("POST", _at("allocations", allocation_id, "lease"), "LeaseAnswer", body={"started": started})
+
+
+def lost(allocation_id: str, loss: Loss) -> Call[JobView]:
+    """The work was lost, by nobody's will of EMEP's: its job goes back in the same try."""
+    return Call("POST", _at("allocations", allocation_id, "lost"), "JobView", body=loss)
+
+
+def gone(allocation_id: str) -> Call[Any]:
+    """Nothing of an allocation that is over runs any more."""
+    return Call("POST", _at("allocations", allocation_id, "gone"))
+
+
+def leaving() -> Call[Page]:
+    """Allocations of pods that are over, and whose pods nobody has seen leave."""
+    return Call("GET", "/allocations:leaving", "Page")
+
+
+def allocation(allocation_id: str) -> Call[Any]:
+    """One allocation, as JSON."""
+    return Call("GET", _at("allocations", allocation_id))
 
 
 # --- Airflow's own public API -------------------------------------------------------------------------------

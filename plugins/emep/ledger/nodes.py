@@ -226,7 +226,11 @@ class Nodes(LedgerBase):
             rows = node_allocations(session, name)
             listed = {entry.allocation_id for entry in running}
             is_news = any(
-                (_is_over(allocation) and on_node.allocation_id not in listed)
+                (
+                    _is_over(allocation)
+                    and allocation.runtime == "agent"
+                    and on_node.allocation_id not in listed
+                )
                 or (not on_node.started and on_node.allocation_id in listed)
                 for on_node, allocation in rows
             )
@@ -241,7 +245,7 @@ class Nodes(LedgerBase):
         for on_node, allocation in node_allocations(tx.session, name):
             if allocation.id in listed:
                 on_node.started = True
-            elif _is_over(allocation):
+            elif _is_over(allocation) and allocation.runtime == "agent":
                 self.confirm_gone(tx, allocation, name)
         if leaving and not node.has_left:
             node.has_left = True

@@ -168,7 +168,7 @@ class Planner:
 
     def _alive_nodes(self, tx: Transaction) -> set[str]:
         since = tx.now - self.ledger.alive_for()
-        alive = (Node.last_report_at >= since, ~Node.drain, ~Node.has_left)
+        alive = (Node.last_report_at >= since, ~Node.drain, ~Node.has_left, Node.is_ready)
         return set(tx.session.scalars(select(Node.name).where(*alive)))
 
     def _start(self, tx: Transaction, start: Start, gpus: Mapping[GpuId, Gpu], alive: set[str]) -> None:

@@ -199,6 +199,8 @@ def node_views(session: Session, now: float, alive_for: float, name: str | None 
             memory=node.memory,
             network_bandwidth_gbps=node.network_bandwidth_gbps,
             alive=not node.has_left and now - node.last_report_at <= alive_for,
+            ready=node.is_ready,
+            ready_reason=node.ready_reason,
             last_report_at=to_datetime(node.last_report_at),
             gpus=by_node.get(node.name, []),
         )

@@ -6,9 +6,9 @@ Every method one short transaction, everything the API, the planner and the tick
 from __future__ import annotations
 
 from emep.ledger.jobs import Jobs
+from emep.ledger.leases import Leases
 from emep.ledger.logs import Logs
-from emep.ledger.reclaim import Reclaim
 
 
-class LedgerService(Jobs, Reclaim, Logs):
+class LedgerService(Jobs, Leases, Logs):
     """Jobs, nodes, allocations, logs and reclamation over one database, one policy and one clock."""

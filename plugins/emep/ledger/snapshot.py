@@ -57,8 +57,8 @@ def model_job(row: Any, policy: Policy) -> model.Job:
         nvlink_required=row.nvlink_required,
         topology_required=topology.get("required"),
         topology_preferred=topology.get("preferred"),
-        affinity=_terms(topology.get("affinity")),
-        anti_affinity=_terms(topology.get("anti_affinity")),
+        affinity=_terms(topology.get("affinity"), row.runtime == "kubernetes"),
+        anti_affinity=_terms(topology.get("anti_affinity"), row.runtime == "agent"),
         max_duration=row.max_duration,
         preemptible=row.preemptible,
         checkpoint_interval=row.checkpoint_interval,
@@ -70,8 +70,14 @@ def model_job(row: Any, policy: Policy) -> model.Job:
     )
 
 
-def _terms(labels: Mapping[str, str] | None) -> tuple[model.LabelTerm, ...]:
-    return tuple(model.LabelTerm(key, value) for key, value in sorted((labels or {}).items()))
+RUNTIME_LABEL, KUBERNETES = "emep/runtime", "kubernetes"
+"""Of nodes whose work is started by Kubernetes: pods go there only, and what agents start never."""
+
+
+def _terms(labels: Mapping[str, str] | None, on_kubernetes: bool) -> tuple[model.LabelTerm, ...]:
+    """The job's own terms, and the one that its runtime adds."""
+    wanted = dict(labels or {}) | ({RUNTIME_LABEL: KUBERNETES} if on_kubernetes else {})
+    return tuple(model.LabelTerm(key, value) for key, value in sorted(wanted.items()))
 
 
 def read_nodes(session: Session, alive_since: float) -> tuple[model.Node, ...]:
@@ -93,7 +99,9 @@ def read_nodes(session: Session, alive_since: float) -> tuple[model.Node, ...]:
             cpu=node.cpu,
             memory=node.memory,
             network_bandwidth_gbps=node.network_bandwidth_gbps,
-            schedulable=not (node.drain or node.has_left) and node.last_report_at >= alive_since,
+            schedulable=node.is_ready
+            and not (node.drain or node.has_left)
+            and node.last_report_at >= alive_since,
         )
         for node in session.execute(select(*Node.__table__.c).order_by(Node.name))
     )
@@ -250,6 +258,7 @@ _JOB_COLUMNS = [
     "preemptible",
     "checkpoint_interval",
     "placement",
+    "runtime",
     "job_type",
     "preempted",
     "queued_at",

@@ -1,0 +1,199 @@
+"""Leases of work that no agent starts: pods, and whatever the asker runs by itself.
+
+The asker fetches the lease's token as often as it likes (it is an HMAC), says when the work has been created,
+when it was lost, and when nothing of it runs any more. A cluster manager's word on its nodes comes here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from emep.api.schemas import AllocationView, GpuRef, JobView, LeaseAnswer, NodeView
+from emep.exceptions import ConflictError, ForbiddenError, StaleEpochError
+from emep.ledger.allocations import effective_max_duration
+from emep.ledger.database import Transaction
+from emep.ledger.environment import engine_environment
+from emep.ledger.ids import lease_token
+from emep.ledger.reclaim import Reclaim
+from emep.ledger.repository import allocation_view, get_allocation, get_job, get_node, job_view, to_datetime
+from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState
+from emep.ledger.tables import Allocation, AllocationNode
+
+ASKER_STARTS = frozenset({"kubernetes", "external"})
+"""Runtimes whose work is started by whoever asked for it."""
+_OVER = [AllocationState.LOST.value, AllocationState.RELEASED.value]
+
+
+class Leases(Reclaim):
+    """The part of the ledger service that starts no work itself and has no agent that does."""
+
+    def asker(self, allocation_id: str) -> tuple[str, str | None]:
+        """Who submitted the allocation's job, and the job's DAG. NotFoundError where there is none."""
+        with self.database.read() as session:
+            job = get_job(session, get_allocation(session, allocation_id).job_id)
+            return job.submitted_by, job.dag_id
+
+    def lease(self, allocation_id: str, *, started: bool = False) -> LeaseAnswer:
+        """What its holder needs to start and to renew the work; ``started`` records that it was created.
+
+        The answer says whether that was recorded before: then work that is not there any more is lost, and
+        must not be created again in this epoch. Raises ForbiddenError for work that an agent starts,
+        StaleEpochError where the allocation is over.
+        """
+        with self.database.read() as session:
+            answer = self._lease(session, get_allocation(session, allocation_id))
+        if started and not answer.started:
+            self.database.write(lambda tx: self._note_started(tx, allocation_id))
+        return answer
+
+    def _lease(self, session: Session, allocation: Allocation) -> LeaseAnswer:
+        _check_asker_starts(allocation)
+        _check_live(allocation)
+        job = get_job(session, allocation.job_id)
+        node = allocation.nodes[0]
+        place = session.get(AllocationNode, (allocation.id, node))
+        policy = self.policy
+        left = None if allocation.yield_deadline is None else max(0.0, allocation.yield_deadline - self.now)
+        return LeaseAnswer(
+            job_id=job.id,
+            epoch=allocation.epoch,
+            lease_token=lease_token(self.settings.secret_key, allocation.id, allocation.epoch),
+            started=place is not None and place.started,
+            environment=engine_environment(job, allocation, node, self.settings),
+            nodes=list(allocation.nodes),
+            gpus=[GpuRef(node=name, index=index, uuid=uuid) for name, index, uuid in allocation.gpus],
+            gpu_count=allocation.gpu_count,
+            spec=job.spec,
+            max_duration=effective_max_duration(job, policy),
+            start_deadline=policy.lease.start_deadline,
+            grace=policy.preemption.grace_period,
+            grace_left=left,
+            heartbeat=policy.lease.heartbeat,
+            max_silence=policy.lease.max_silence,
+            deadline=to_datetime(allocation.deadline),
+        )
+
+    @staticmethod
+    def _note_started(tx: Transaction, allocation_id: str) -> None:
+        query = select(AllocationNode).where(AllocationNode.allocation_id == allocation_id)
+        for place in tx.session.scalars(query):
+            place.started = True
+        tx.session.flush()
+
+    # ---- ends ----------------------------------------------------------------------------------------------
+
+    def report_lost(self, allocation_id: str, epoch: int, code: str, reason: str, *, gone: bool) -> JobView:
+        """The work was lost, by nobody's will of EMEP's: the job goes back in the same try.
+
+        ``gone``: nothing of it runs any more, so its GPUs are free at once. The same again is answered the
+        same. Raises StaleEpochError for another epoch.
+        """
+
+        def work(tx: Transaction) -> JobView:
+            allocation = get_allocation(tx.session, allocation_id)
+            _check_asker_starts(allocation)
+            if allocation.epoch != epoch:
+                raise StaleEpochError(f"epoch {epoch} is not that of allocation {allocation_id}")
+            job = get_job(tx.session, allocation.job_id, lock=True)
+            allocation = get_allocation(tx.session, allocation_id, lock=True)
+            if AllocationState(allocation.state) in LIVE_ALLOCATION_STATES:
+                self.lose(tx, job, allocation, code, reason)
+            if gone:
+                self._confirm(tx, allocation)
+            return job_view(tx.session, job)
+
+        return self.database.write(work)
+
+    def report_gone(self, allocation_id: str) -> None:
+        """Nothing of an allocation that is over runs any more, anywhere: its GPUs are offered again.
+
+        The same again does nothing. Raises ConflictError while its lease lives: then it is lost, or complete.
+        """
+
+        def work(tx: Transaction) -> None:
+            allocation = get_allocation(tx.session, allocation_id, lock=True)
+            _check_asker_starts(allocation)
+            if AllocationState(allocation.state) in LIVE_ALLOCATION_STATES:
+                raise ConflictError(
+                    f"allocation {allocation_id} is {allocation.state}: say first how it ended "
+                    "(complete or lost)"
+                )
+            self._confirm(tx, allocation)
+
+        self.database.write(work)
+
+    def _confirm(self, tx: Transaction, allocation: Allocation) -> None:
+        held = select(AllocationNode.node).where(AllocationNode.allocation_id == allocation.id)
+        for node in list(tx.session.scalars(held)):
+            self.confirm_gone(tx, allocation, node)
+
+    def leaving(self, runtime: str) -> Sequence[AllocationView]:
+        """Allocations of a runtime that are over, and of which nobody has said that nothing runs any more."""
+        query = (
+            select(Allocation)
+            .where(
+                Allocation.state.in_(_OVER),
+                Allocation.runtime == runtime,
+                Allocation.id.in_(select(AllocationNode.allocation_id)),
+            )
+            .order_by(Allocation.id)
+        )
+        with self.database.read() as session:
+            return [allocation_view(row) for row in session.scalars(query)]
+
+    # ---- nodes ---------------------------------------------------------------------------------------------
+
+    def set_readiness(self, name: str, *, ready: bool, reason: str, actor: str) -> NodeView:
+        """What the cluster manager says of a node.
+
+        One that is not ready gets nothing; what was granted there and has not reported yet goes back at once.
+        """
+
+        def work(tx: Transaction) -> None:
+            node = get_node(tx.session, name, lock=True)
+            if node.is_ready == ready and node.ready_reason == reason:
+                return
+            changed, node.is_ready, node.ready_reason = node.is_ready != ready, ready, reason
+            tx.session.flush()
+            if changed:
+                event = "node_ready" if ready else "node_not_ready"
+                tx.emit(event, node=name, actor=actor, reason=reason)
+
+        self.database.write(work)
+        if not ready:
+            for allocation_id in self._not_begun(name):
+                self._safely(lambda one=allocation_id: self._lose_on_unready(one, name, reason))
+        return self.nodes(name)[0]
+
+    def _not_begun(self, node: str) -> Sequence[str]:
+        query = (
+            select(Allocation.id)
+            .join(AllocationNode, AllocationNode.allocation_id == Allocation.id)
+            .where(AllocationNode.node == node, Allocation.state == AllocationState.GRANTED.value)
+        )
+        with self.database.read() as session:
+            return list(session.scalars(query))
+
+    def _lose_on_unready(self, allocation_id: str, node: str, reason: str) -> None:
+        def work(tx: Transaction) -> None:
+            job = get_job(tx.session, get_allocation(tx.session, allocation_id).job_id, lock=True)
+            allocation = get_allocation(tx.session, allocation_id, lock=True)
+            if allocation.state == AllocationState.GRANTED.value:
+                self.lose(tx, job, allocation, "node_not_ready", f"node {node} is not ready: {reason}")
+
+        self.database.write(work)
+
+
+def _check_asker_starts(allocation: Allocation) -> None:
+    if allocation.runtime not in ASKER_STARTS:
+        raise ForbiddenError(
+            f"allocation {allocation.id} is of runtime {allocation.runtime}: its node's agent holds the lease"
+        )
+
+
+def _check_live(allocation: Allocation) -> None:
+    if AllocationState(allocation.state) not in LIVE_ALLOCATION_STATES:
+        raise StaleEpochError(f"allocation {allocation.id} is {allocation.state}: its lease is over")
