@@ -23,8 +23,14 @@ CONTRACT = {
     "starting": {"running", "pending", "failed", "cancelled", "dead"},
     "running": {"completed", "failed", "yielding", "pending", "dead"},
     "yielding": {"pending", "completed", "failed", "cancelled", "dead"},
+    "failed": {"pending"},
+    "cancelled": {"pending"},
+    "expired": {"pending"},
+    "dead": {"pending"},
 }
-"""The contract's table; ``dead`` from work that ran is a last try that failed."""
+"""The contract's table; ``dead`` from work that ran is a last try that failed, and what has ended moves only
+when an operator puts it back.
+"""
 
 
 def test_the_moves_of_jobs_are_those_of_the_contract() -> None:
@@ -33,10 +39,16 @@ def test_the_moves_of_jobs_are_those_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(ENDED_STATES))
-def test_a_job_that_has_ended_never_moves(state: JobState) -> None:
-    for event in JobEvent:
+def test_a_job_that_has_ended_never_moves_by_itself(state: JobState) -> None:
+    for event in set(JobEvent) - {JobEvent.PUT_BACK}:
         with pytest.raises(IllegalMoveError):
             move_job(state, event)
+
+
+@pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.REJECTED])
+def test_what_has_completed_or_can_never_run_is_not_put_back(state: JobState) -> None:
+    with pytest.raises(IllegalMoveError, match="put back"):
+        move_job(state, JobEvent.PUT_BACK)
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(JobState, JobEvent)))

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from emep.api.schemas_base import Duration, JobState, Labels, Memory, Name, Request, Text
+
+
+def check_project(path: str) -> str:
+    """A project's path such as ``org/team``; raises ValueError where a part of it is empty."""
+    if not all(part.strip() for part in path.split("/")):
+        raise ValueError(f"{path!r} has an empty part: write a project as org/team")
+    return path
+
+
+ProjectPath = Annotated[Name, AfterValidator(check_project)]
 
 
 class Topology(Request):
@@ -37,7 +47,7 @@ class JobRequest(Request):
 
     queue: Name = "merge"
     priority: Name = "normal"
-    project: Name = "default"
+    project: ProjectPath = "default"
     user: Name | None = None
     gpu_count: int | None = Field(default=None, ge=0, le=100_000)
     node_count: int | None = Field(default=None, ge=1, le=100_000)
@@ -134,10 +144,14 @@ class Explanation(BaseModel):
 
     job_id: str
     state: JobState
+    trace_id: str = ""
+    experiment_id: str = ""
+    job_type: str = ""
     position: int | None
     reasons: list[ReasonView]
     class_value: float
-    deficit: float
+    deficit: float | None
+    """None: weight 0, served after everybody else."""
     score: float
     order_key: list[str]
     estimated_start: datetime | None

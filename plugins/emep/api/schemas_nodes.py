@@ -71,6 +71,8 @@ class GpuView(BaseModel):
     temperature_c: float | None
     memory_used: int | None
     job_id: str | None
+    drain: bool = False
+    """An operator has drained this GPU itself, whatever is true of its node."""
 
 
 class NodeView(BaseModel):
@@ -90,6 +92,12 @@ class NodeView(BaseModel):
     ready_reason: str = ""
     last_report_at: datetime | None
     gpus: list[GpuView]
+    state: str = ""
+    """up, down, draining (work is left on it) or drained."""
+    drain: bool = False
+    drain_reason: str = ""
+    set_by_operator: list[str] = Field(default_factory=list)
+    """Fields that count over what its agent says."""
 
 
 class RunningAllocation(Request):
@@ -117,6 +125,9 @@ class StartOrder(BaseModel):
     kind: Literal["start"] = "start"
     allocation_id: str
     job_id: str
+    trace_id: str = ""
+    experiment_id: str = ""
+    job_type: str = ""
     epoch: int
     lease_token: str
     gpus: list[GpuRef]

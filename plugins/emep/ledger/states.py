@@ -33,6 +33,8 @@ class JobEvent(str, Enum):
     """Pending longer than its queue allows."""
     DIED = "died"
     """Requeues or tries are used up."""
+    PUT_BACK = "put_back"
+    """An operator lets it wait again after its end; one with an Airflow task gets a new try instead."""
 
 
 class AllocationState(str, Enum):
@@ -64,6 +66,8 @@ class YieldCause(str, Enum):
     EXECUTION_TIMEOUT = "execution_timeout"
     """The Airflow task's own limit, waiting included."""
     CANCEL = "cancel"
+    REQUEUE = "requeue"
+    """An operator wants it back in its place in the queue."""
 
 
 _P, _S, _R, _Y = JobState.PENDING, JobState.STARTING, JobState.RUNNING, JobState.YIELDING
@@ -98,6 +102,10 @@ JOB_MOVES: Mapping[JobState, Mapping[JobEvent, JobState]] = {
         JobEvent.DIED: JobState.DEAD,
         JobEvent.CANCELLED: JobState.CANCELLED,
     },
+    JobState.FAILED: {JobEvent.PUT_BACK: _P},
+    JobState.CANCELLED: {JobEvent.PUT_BACK: _P},
+    JobState.EXPIRED: {JobEvent.PUT_BACK: _P},
+    JobState.DEAD: {JobEvent.PUT_BACK: _P},
 }
 """Jobs enter as ``pending`` or ``rejected``.
 

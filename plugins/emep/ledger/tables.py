@@ -158,6 +158,8 @@ class Node(Base):
     ready_reason: Mapped[str] = mapped_column(Text, default="")
     has_left: Mapped[bool] = mapped_column(Boolean, default=False)
     """Its agent has said goodbye: nothing new until it registers again."""
+    patched: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
+    """Field -> ``{"set": what an operator has set over it, "agent": what its agent says}``."""
 
 
 class Gpu(Base):

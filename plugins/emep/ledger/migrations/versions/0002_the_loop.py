@@ -55,6 +55,7 @@ def upgrade() -> None:
         batch_op.add_column(sa.Column("drain_reason", sa.Text(), nullable=False, server_default=""))
         batch_op.add_column(sa.Column("is_ready", sa.Boolean(), nullable=False, server_default=sa.true()))
         batch_op.add_column(sa.Column("ready_reason", sa.Text(), nullable=False, server_default=""))
+        batch_op.add_column(sa.Column("patched", sa.JSON(), nullable=False, server_default="{}"))
     with op.batch_alter_table("emep_gpu", schema=None) as batch_op:
         batch_op.add_column(sa.Column("drain_reason", sa.Text(), nullable=False, server_default=""))
     with op.batch_alter_table("emep_node", schema=None) as batch_op:
@@ -62,6 +63,7 @@ def upgrade() -> None:
             ("drain_reason", sa.Text()),
             ("is_ready", sa.Boolean()),
             ("ready_reason", sa.Text()),
+            ("patched", sa.JSON()),
         ):
             batch_op.alter_column(column, existing_type=kind, existing_nullable=False, server_default=None)
     with op.batch_alter_table("emep_gpu", schema=None) as batch_op:
@@ -74,6 +76,7 @@ def downgrade() -> None:
     with op.batch_alter_table("emep_gpu", schema=None) as batch_op:
         batch_op.drop_column("drain_reason")
     with op.batch_alter_table("emep_node", schema=None) as batch_op:
+        batch_op.drop_column("patched")
         batch_op.drop_column("ready_reason")
         batch_op.drop_column("is_ready")
         batch_op.drop_column("drain_reason")

@@ -1,0 +1,39 @@
+"""What operators do to work that holds GPUs: tell it to make room, or take back what has not begun."""
+
+from __future__ import annotations
+
+from emep.api.schemas import JobState
+from emep.ledger.base import LedgerBase
+from emep.ledger.database import Transaction
+from emep.ledger.states import AllocationEvent, YieldCause
+from emep.ledger.tables import Allocation, Job
+
+
+class TakingBack(LedgerBase):
+    """The part of the ledger service that drains and requeues share."""
+
+    def take_back(
+        self, tx: Transaction, job: Job, allocation: Allocation, cause: YieldCause, why: str, actor: str
+    ) -> bool:
+        """Let the job go back to its place; both rows are locked. False: it is leaving already.
+
+        Running work is told to checkpoint and exit within the grace period. What has been granted and has not
+        reported yet is taken back at once, and its agent told to abort.
+        """
+        state = JobState(job.state)
+        if state is JobState.RUNNING:
+            self.tell_to_yield(tx, job, allocation, cause, why, actor=actor)
+            return True
+        if state is not JobState.STARTING:
+            return False
+        self.end_allocation(
+            tx,
+            allocation,
+            AllocationEvent.LOST,
+            code=cause.value,
+            reason=why,
+            actor=actor,
+            confirmed=False,
+        )
+        self.yielded(tx, job, cause, why)
+        return True
