@@ -6,11 +6,14 @@ decide by itself a moment later: whoever asks makes it prompt and visible, nobod
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 from sqlalchemy import Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from emep.api.schemas import Checkup, HealthFinding
-from emep.ledger.repository import clock_row, to_datetime
+from emep.ledger.repository import clock_row
 from emep.ledger.service import LedgerService
 from emep.ledger.states import LIVE_ALLOCATION_STATES, YieldCause
 from emep.ledger.tables import Allocation, Event, Gpu, Node
@@ -58,7 +61,7 @@ def check_up(ledger: LedgerService, since: int | None, limit: int = PAGE) -> Che
         )
 
 
-def _findings(after: int, until: int) -> Select[tuple[Event]]:
+def _findings(after: int, until: int) -> Select[Any]:
     interesting = or_(
         Event.event.in_(ALWAYS),
         and_(Event.event.in_(YIELDS), Event.reason_code.in_(HARDWARE_CAUSES)),
@@ -72,7 +75,7 @@ def _finding(row: Event) -> HealthFinding:
     index = row.data.get("gpu_index")
     return HealthFinding(
         id=row.id,
-        time=to_datetime(row.time),
+        time=datetime.fromtimestamp(row.time, UTC),
         event=row.event,
         nodes=nodes,
         gpu_index=index if isinstance(index, int) else None,

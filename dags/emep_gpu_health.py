@@ -1,0 +1,70 @@
+"""
+### Watch over GPUs, nodes and leases
+
+One run at a time watches the hardware and ends with the next *batch of findings* (a GPU that failed three
+checks, the job that leaves it, a node that fell silent, a lease that ran out, what went back to the queue,
+drains and resumes), or after an hour without any; then the next run begins where it left off. Each finding is
+a line of the task's log, and the task returns all of them. The watch waits in the triggerer, not in a worker.
+
+It acts through EMEP's REST as an operator would: each look makes the control plane check now. Paused, nothing
+is lost: the scheduler's own tick takes the same decisions, up to `[emep] tick_seconds` later, and nobody
+reads them here.
+"""
+
+from datetime import timedelta
+
+from airflow.sdk import Param, dag
+
+from emep.dagkit.settings import dag_arguments
+from emep.sensors.gpu_health import GpuHealthSensor
+
+_DURATION = r"^\s*(\d+(\.\d+)?\s*(ms|s|m|h|d|w)?\s*)+$"
+
+
+@dag(
+    doc_md=__doc__,
+    tags=["emep", "health"],
+    params={
+        "watch": Param(
+            "1h",
+            "How long a run watches when nothing is found, for example 1h.",
+            type="string",
+            title="Longest watch",
+            pattern=_DURATION,
+            section="Watch",
+        ),
+        "settle": Param(
+            "10s",
+            "How long a run gathers further findings after the first, so that one incident is one run.",
+            type="string",
+            title="Gathering time",
+            pattern=_DURATION,
+            section="Watch",
+        ),
+        "drain_unhealthy": Param(
+            False,
+            "Drain every GPU that its agent reports bad: it stays out of use until a person resumes it "
+            "(emep resume NODE:GPU). Otherwise three good checks bring it back.",
+            type="boolean",
+            title="Keep bad GPUs out",
+            section="Watch",
+        ),
+    },
+    **{
+        **dag_arguments(),
+        "schedule": "@continuous",
+        "max_active_runs": 1,
+        "dagrun_timeout": timedelta(days=2),
+    },
+)
+def emep_gpu_health():
+    """One sensor."""
+    GpuHealthSensor(
+        task_id="watch",
+        watch="{{ params.watch }}",
+        settle="{{ params.settle }}",
+        drain_unhealthy="{{ params.drain_unhealthy }}",
+    )
+
+
+emep_gpu_health()
