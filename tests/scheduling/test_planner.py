@@ -39,6 +39,10 @@ def follow(planner: Planner) -> Callable[[Snapshot, Policy, float], Plan]:
             allocations[one.job.id] = one
         decided = planner.plan(now, snapshot.usage, snapshot.holds)
         assert decided == plan(snapshot, policy, now, explain=False)
+        again, said = planner.plan_and_say(now, snapshot.usage, snapshot.holds, list(pending))
+        assert again == decided
+        explained = plan(snapshot, policy, now)
+        assert said == {one.job_id: one.reasons for one in explained.waiting}
         return decided
 
     return both

@@ -7,12 +7,13 @@ thousands of waiting jobs cost little more than a few.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from emep.scheduling._entry import Blocked
+from emep.scheduling._entry import Blocked, Entry
 from emep.scheduling._score import Scores
 from emep.scheduling.eligibility import Request, run_limit
 from emep.scheduling.estimate import Estimator
@@ -45,7 +46,6 @@ class Explainer:
         self._cycle = cycle
         self._facts: dict[Request, Facts] = {}
         self._after: dict[tuple[int, object], int] = {}
-        self._scores = Scores(cycle.policy, cycle.tree, cycle.now)
         self._shared: dict[tuple[object, ...], tuple[Reason, ...]] = {}
         """Reasons of those of whom nothing is true but what is true of their like."""
 
@@ -53,16 +53,37 @@ class Explainer:
         """One answer per waiting job, in order."""
         cycle = self._cycle
         estimates = Estimator(cycle).estimate_all()
+        scores = Scores(cycle.policy, cycle.tree, cycle.now)
         return tuple(
             Waiting(
                 blocked.job.id,
                 position,
                 self._reasons(blocked),
-                self._scores.of(blocked.job),
+                scores.of(blocked.job),
                 *estimates[blocked.job.id],
             )
             for position, blocked in enumerate(cycle.blocked, start=1)
         )
+
+    def reasons_of(self, asked: Iterable[Entry], decided: Collection[str]) -> dict[str, tuple[Reason, ...]]:
+        """What ``explain_all`` would give as reasons of these jobs, by id; ``decided`` ones are left out.
+
+        The cycle may have passed over whole lines of jobs of which nobody could start, so that not every job
+        that waits is among its ``blocked``. Those have neither a promise nor a quota: their backoff is all
+        that would set them apart.
+        """
+        looked_at = {blocked.job.id: blocked for blocked in self._cycle.blocked}
+        found: dict[str, tuple[Reason, ...]] = {}
+        for entry in asked:
+            job = entry.job
+            if entry.verdict is not None or job.id in decided:
+                continue
+            blocked = looked_at.get(job.id)
+            if blocked is None:
+                backs_off = job.not_before > self._cycle.now
+                blocked = Blocked(entry, backing_off=True) if backs_off else entry.blocked
+            found[job.id] = self._reasons(blocked)
+        return found
 
     # ---- reasons -------------------------------------------------------------------------------------------
 

@@ -36,12 +36,12 @@ def plan(
 
     Raises ValueError where two nodes, or two GPUs of a node, have one name.
     """
-    with _no_collection():
+    with no_collection():
         return _plan(snapshot, policy, now, index, explain=explain)
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Put off the collection of cyclic garbage.
 
     A plan makes some 100,000 small objects and hardly a cycle: each full collection that they set off walks

@@ -6,15 +6,17 @@ changed piece by piece; each plan works on a copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from emep.policy import Policy
 from emep.scheduling._cycle import Cycle
 from emep.scheduling._entry import Entry, EntryBook
 from emep.scheduling._index import ClusterIndex
 from emep.scheduling._occupancy import Occupancy
-from emep.scheduling.model import Allocation, Hold, Job, Node, Plan, UsageRecord
+from emep.scheduling.explain import Explainer
+from emep.scheduling.model import Allocation, Hold, Job, Node, Plan, Reason, UsageRecord
 from emep.scheduling.order import AmongEquals, Lines, key_among_equals
+from emep.scheduling.plan import no_collection
 from emep.scheduling.quota import Holdings
 
 
@@ -97,6 +99,26 @@ class Planner:
 
     def plan(self, now: float, usage: Iterable[UsageRecord] = (), holds: Iterable[Hold] = ()) -> Plan:
         """What ``plan(..., explain=False)`` decides of a snapshot of all this."""
+        return self._run(now, usage, holds).result()
+
+    def plan_and_say(
+        self,
+        now: float,
+        usage: Iterable[UsageRecord] = (),
+        holds: Iterable[Hold] = (),
+        asked: Iterable[str] = (),
+    ) -> tuple[Plan, Mapping[str, tuple[Reason, ...]]]:
+        """A plan, and why those of the ``asked`` jobs wait that are not started by it (nor rejected).
+
+        The reasons are those of ``plan``'s ``waiting``; of a few jobs they cost little.
+        """
+        with no_collection():
+            cycle = self._run(now, usage, holds)
+            entries = [self._entries[job_id] for job_id in asked]
+            started = {start.job_id for start in cycle.starts}
+            return cycle.result(), Explainer(cycle).reasons_of(entries, started)
+
+    def _run(self, now: float, usage: Iterable[UsageRecord], holds: Iterable[Hold]) -> Cycle:
         entries = list(self._entries.values())
         lines = self._lines
         if self.policy.starvation_bound is not None:
@@ -106,4 +128,4 @@ class Planner:
             self._occupancy, holdings, self._book, now, entries, tuple(usage), tuple(holds), explain=False
         )
         cycle.run(lines)
-        return cycle.result()
+        return cycle
