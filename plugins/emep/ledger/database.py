@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Engine, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
@@ -33,15 +33,57 @@ class LostRaceError(Exception):
     """A guarded update found the row changed: the transaction is rolled back and run again."""
 
 
+class HoldsNotLockedError(Exception):
+    """A write turned out to change what is held: it is run again, with that locked before anything else."""
+
+
+class HoldsGuard(Protocol):
+    """Who must know in the same transaction which GPUs are held and usable: Airflow's pools."""
+
+    def is_on(self, session: Session) -> bool:
+        """Whether there is anything to guard."""
+
+    def lock(self, session: Session) -> None:
+        """The first lock of a transaction."""
+
+    def settle(self, tx: Transaction) -> None:
+        """The transaction's own statements are done: write what follows from them."""
+
+
 class Transaction:
     """One write: a session, the time it happens at, and the events that become visible with its commit."""
 
-    def __init__(self, session: Session, now: float) -> None:
+    def __init__(self, session: Session, now: float, guard: HoldsGuard | None = None) -> None:
+        self._guard = guard
+        self._holds_changed = False
+        self.holds_locked = False
         self.session = session
         self.now = now
         self.events: list[dict[str, Any]] = []
         self.dirty = False
         """Whether the planner must look again."""
+
+    def lock_holds(self) -> None:
+        """Lock what follows from holds, before anything else is locked."""
+        if self._guard is not None and self._guard.is_on(self.session):
+            self._guard.lock(self.session)
+            self.holds_locked = True
+
+    def changes_holds(self) -> None:
+        """Say that this write changes which GPUs are held or usable.
+
+        Raises HoldsNotLockedError, which starts the write again, where that was not expected.
+        """
+        if self._guard is None or not self._guard.is_on(self.session):
+            return
+        if not self.holds_locked:
+            raise HoldsNotLockedError
+        self._holds_changed = True
+
+    def settle_holds(self) -> None:
+        """Write what follows from holds, if they have changed."""
+        if self._guard is not None and self._holds_changed:
+            self._guard.settle(self)
 
     def emit(
         self,
@@ -131,6 +173,7 @@ class Database:
         self.is_sqlite = engine.dialect.name == "sqlite"
         self._sessions = sessionmaker(engine, expire_on_commit=False, autoflush=False)
         self._listeners: list[Callable[[], None]] = []
+        self.guard: HoldsGuard | None = None
         # SQLite has one writer: queueing here is fair and prompt, its own busy handler polls.
         self._writers: contextlib.AbstractContextManager[Any] = (
             threading.Lock() if self.is_sqlite else contextlib.nullcontext()
@@ -158,14 +201,18 @@ class Database:
                 session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
             yield session
 
-    def write(self, work: Callable[[Transaction], T]) -> T:
-        """Run ``work`` in one transaction and commit it.
+    def write(self, work: Callable[[Transaction], T], *, holds: bool = False) -> T:
+        """Run ``work`` in one transaction and commit it; ``holds``: it will change which GPUs are held.
 
         Raises what ``work`` raises, after rolling back; UnavailableError when the database stays busy.
         """
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                result, has_events = self._attempt(work)
+                result, has_events = self._attempt(work, holds)
+            except HoldsNotLockedError as error:
+                holds = True
+                if attempt == ATTEMPTS:
+                    raise UnavailableError("the database is busy: try again in a few seconds") from error
             except (LostRaceError, OperationalError, DBAPIError) as error:
                 if not _worth_retrying(error):
                     raise
@@ -179,12 +226,15 @@ class Database:
                 return result
         raise AssertionError("unreachable")
 
-    def _attempt(self, work: Callable[[Transaction], T]) -> tuple[T, bool]:
+    def _attempt(self, work: Callable[[Transaction], T], holds: bool) -> tuple[T, bool]:
         with self._writers, self._sessions() as session, session.begin():
             if self.is_sqlite:
                 session.connection().exec_driver_sql("BEGIN IMMEDIATE")
-            transaction = Transaction(session, self.clock())
+            transaction = Transaction(session, self.clock(), self.guard)
+            if holds:
+                transaction.lock_holds()
             result = work(transaction)
+            transaction.settle_holds()
             transaction.number_events()
             session.flush()
             return result, bool(transaction.events) or transaction.dirty

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from emep.api.schemas import (
@@ -16,6 +16,7 @@ from emep.api.schemas import (
     JobState,
     NodeRequest,
     NodeView,
+    Page,
     PollAnswer,
     RunningAllocation,
     StartOrder,
@@ -24,6 +25,7 @@ from emep.api.schemas import (
 from emep.exceptions import ConflictError, InvalidError
 from emep.ledger.base import LedgerBase
 from emep.ledger.database import Transaction
+from emep.ledger.drains import PATCHABLE
 from emep.ledger.environment import engine_environment
 from emep.ledger.ids import lease_token
 from emep.ledger.repository import chunks, get_job, get_node, node_allocations, node_views
@@ -47,6 +49,19 @@ class Nodes(LedgerBase):
                 get_node(session, name)
             return node_views(session, self.now, self.alive_for(), name)
 
+    def node_page(self, after: str | None = None, limit: int = 1000) -> Page:
+        """A page of nodes by name; ``after`` is the last one of the page before."""
+        names = select(Node.name).order_by(Node.name).limit(limit + 1)
+        if after is not None:
+            names = names.where(Node.name > after)
+        with self.database.read() as session:
+            total = session.scalar(select(func.count()).select_from(Node)) or 0
+            found = list(session.scalars(names))
+            page = found[:limit]
+            span = (page[0], page[-1]) if page else None
+            views = node_views(session, self.now, self.alive_for(), span=span) if span else []
+        return Page(items=views, total=total, next=page[-1] if len(found) > limit else None)
+
     # ---- registration --------------------------------------------------------------------------------------
 
     def register_node(self, request: NodeRequest) -> NodeView:
@@ -56,7 +71,7 @@ class Nodes(LedgerBase):
         node that is alive, or one that is to go is held by a job.
         """
         _check_gpus(request.gpus)
-        self.database.write(lambda tx: self._register(tx, request))
+        self.database.write(lambda tx: self._register(tx, request), holds=True)
         return self.nodes(request.name)[0]
 
     def _register(self, tx: Transaction, request: NodeRequest) -> None:
@@ -65,9 +80,8 @@ class Nodes(LedgerBase):
         if node is None:
             node = Node(name=request.name, registrations=0, registered_at=tx.now, drain=False)
             tx.session.add(node)
-        node.pool, node.rack, node.block = request.pool, request.rack, request.block
-        node.labels, node.cpu, node.memory = request.labels, request.cpu, request.memory
-        node.network_bandwidth_gbps = request.network_bandwidth_gbps
+        node.cpu, node.memory = request.cpu, request.memory
+        _describe(node, request)
         node.registrations += 1
         node.last_report_at = node.last_check_at = tx.now
         node.has_left = False
@@ -77,6 +91,7 @@ class Nodes(LedgerBase):
             gpu.gpu_index: gpu for gpu in tx.session.scalars(select(Gpu).where(Gpu.node == request.name))
         }
         self._remove_gpus(tx, request, known)
+        tx.changes_holds()
         for report in request.gpus:
             self._describe_gpu(tx, request.name, report, known.get(report.index))
         tx.session.flush()
@@ -84,7 +99,7 @@ class Nodes(LedgerBase):
             "node_registered" if is_new else "node_registered_again",
             node=request.name,
             actor="agent",
-            reason=f"{len(request.gpus)} GPUs in pool {request.pool}",
+            reason=f"{len(request.gpus)} GPUs in pool {node.pool}",
             gpus=[report.model_dump() for report in request.gpus],
         )
 
@@ -120,14 +135,16 @@ class Nodes(LedgerBase):
                 )
             tx.session.delete(gpu)
         tx.session.flush()
-        for index in [index for index, gpu in known.items() if described.get(index) != gpu.uuid]:
-            del known[index]
 
     @staticmethod
-    def _describe_gpu(tx: Transaction, node: str, report: GpuReport, gpu: Gpu | None) -> None:
-        if gpu is None:
+    def _describe_gpu(tx: Transaction, node: str, report: GpuReport, before: Gpu | None) -> None:
+        gpu = before
+        if gpu is None or gpu.uuid != report.uuid:
             gpu = Gpu(node=node, gpu_index=report.index, uuid=report.uuid, state=GpuState.HEALTHY.value)
             gpu.state_reason, gpu.bad_checks, gpu.good_checks, gpu.drain = "", 0, 0, False
+            if before is not None:
+                # Exchanged while it was drained: whoever drained it says when its place is used again.
+                gpu.drain, gpu.drain_reason = before.drain, before.drain_reason
             tx.session.add(gpu)
         gpu.gpu_type, gpu.memory, gpu.nvlink_group = (
             report.gpu_type,
@@ -173,6 +190,7 @@ class Nodes(LedgerBase):
             else:
                 self.failed_check(tx, gpu, REPORTED, entry.reason or "reported unhealthy")
         if was_silent:
+            tx.changes_holds()
             tx.emit("node_back", node=name, actor="agent", reason="its agent reports again")
 
     def failed_check(self, tx: Transaction, gpu: Gpu, kind: str, reason: str) -> None:
@@ -186,6 +204,7 @@ class Nodes(LedgerBase):
         if already:
             return
         gpu.state, gpu.state_reason = GpuState.UNHEALTHY.value, f"{kind}: {reason}"[:2000]
+        tx.changes_holds()
         sentence = (
             f"GPU {gpu.node}:{gpu.gpu_index} is unhealthy after {gpu.bad_checks} failed checks: {reason}"
         )
@@ -198,6 +217,7 @@ class Nodes(LedgerBase):
         gpu.good_checks = min(gpu.good_checks + 1, 1_000_000)
         if gpu.state == GpuState.UNHEALTHY.value and gpu.good_checks >= self.policy.health.good_checks:
             gpu.state, gpu.state_reason = GpuState.HEALTHY.value, ""
+            tx.changes_holds()
             reason = f"GPU {gpu.node}:{gpu.gpu_index} is healthy again after {gpu.good_checks} good checks"
             tx.emit("gpu_healthy", node=gpu.node, reason=reason, gpu_index=gpu.gpu_index)
 
@@ -247,6 +267,8 @@ class Nodes(LedgerBase):
                 on_node.started = True
             elif _is_over(allocation) and allocation.runtime == "agent":
                 self.confirm_gone(tx, allocation, name)
+        if was_silent or (leaving and not node.has_left):
+            tx.changes_holds()
         if leaving and not node.has_left:
             node.has_left = True
             tx.session.flush()
@@ -308,6 +330,9 @@ class Nodes(LedgerBase):
         return StartOrder(
             allocation_id=allocation.id,
             job_id=job.id,
+            trace_id=job.trace_id,
+            experiment_id=job.experiment_id,
+            job_type=job.job_type,
             epoch=allocation.epoch,
             lease_token=lease_token(self.settings.secret_key, allocation.id, allocation.epoch),
             gpus=[
@@ -339,6 +364,17 @@ class Nodes(LedgerBase):
             tx.emit("node_removed", node=name, actor=actor)
 
         self.database.write(work)
+
+
+def _describe(node: Node, request: NodeRequest) -> None:
+    """What the agent says of its node; where an operator has set something else, that counts."""
+    patched = {field: dict(entry) for field, entry in (node.patched or {}).items()}
+    for field in PATCHABLE:
+        said = getattr(request, field)
+        if field in patched:
+            patched[field]["agent"] = said
+        setattr(node, field, patched[field]["set"] if field in patched else said)
+    node.patched = patched
 
 
 def _is_over(allocation: Allocation) -> bool:

@@ -18,6 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from emep.api.schemas import JobState
 from emep.ledger.database import Transaction
 from emep.ledger.ids import allocation_id, lease_token, token_digest
+from emep.ledger.pools import Budget
 from emep.ledger.repository import chunks, current_allocation, get_job
 from emep.ledger.service import LedgerService
 from emep.ledger.snapshot import LedgerSnapshot, build_snapshot
@@ -126,7 +127,10 @@ class Planner:
         try:
             seen = self.read()
             decisions = self._plan(seen.snapshot, self.ledger.policy, seen.taken_at)
-            self.ledger.database.write(lambda tx: self._carry_out(tx, fence, seen, decisions))
+            changes = bool(
+                decisions.starts or decisions.preemptions or decisions.holds or seen.snapshot.holds
+            )
+            self.ledger.database.write(lambda tx: self._carry_out(tx, fence, seen, decisions), holds=changes)
         except FencedError as error:
             log.warning("a plan was thrown away: %s", error)
             return None
@@ -143,8 +147,10 @@ class Planner:
         if decisions.starts:
             gpus = self._lock_gpus(tx, decisions.starts)
             alive = self._alive_nodes(tx)
+            budget = self.ledger.pools.budget(tx, {gpu.node for gpu in gpus})
             for start in decisions.starts:
-                self._start(tx, start, gpus, alive)
+                self._start(tx, start, gpus, alive, budget)
+            self.ledger.pools.after_grants(tx, budget)
         self._note_holds(tx, seen.snapshot.holds, decisions.holds)
         self._note_waiting(tx, seen.reason_codes, decisions.waiting)
         tx.session.flush()
@@ -171,14 +177,25 @@ class Planner:
         alive = (Node.last_report_at >= since, ~Node.drain, ~Node.has_left, Node.is_ready)
         return set(tx.session.scalars(select(Node.name).where(*alive)))
 
-    def _start(self, tx: Transaction, start: Start, gpus: Mapping[GpuId, Gpu], alive: set[str]) -> None:
+    def _start(
+        self,
+        tx: Transaction,
+        start: Start,
+        gpus: Mapping[GpuId, Gpu],
+        alive: set[str],
+        budget: Budget | None,
+    ) -> None:
         job = tx.session.get(Job, start.job_id, with_for_update=True, populate_existing=True)
         granted = [gpus.get(gpu) for gpu in start.placement.gpus]
-        rows = [gpu for gpu in granted if gpu is not None and gpu.state == GpuState.HEALTHY.value]
+        rows = [gpu for gpu in granted if gpu and gpu.state == GpuState.HEALTHY.value and not gpu.drain]
         fits = len(rows) == len(granted) and alive.issuperset(start.placement.nodes)
         if job is None or JobState(job.state) is not JobState.PENDING or not fits:
             tx.dirty = True
             log.info("job %s is not started: it or its GPUs changed while the plan was made", start.job_id)
+            return
+        if rows and budget is not None and not budget.take(rows):
+            tx.dirty = tx.dirty or not budget.claimed
+            log.info("job %s is not started: tasks in Airflow's pools hold its GPUs", start.job_id)
             return
         epoch = job.epoch + 1
         allocation = Allocation(
@@ -207,6 +224,7 @@ class Planner:
                 {"node": gpu.node, "gpu_index": gpu.gpu_index, "allocation_id": allocation.id} for gpu in rows
             ]
             tx.session.execute(insert(AllocationGpu), holds)
+            tx.changes_holds()
         places = [
             {"allocation_id": allocation.id, "node": node, "node_rank": rank, "started": False}
             for rank, node in enumerate(allocation.nodes)
@@ -273,6 +291,7 @@ class Planner:
         new = {gpu: hold.job_id for hold in after for gpu in hold.gpus}
         for gpu in sorted(old.keys() | new.keys()):
             if old.get(gpu) != new.get(gpu):
+                tx.changes_holds()
                 tx.session.execute(
                     update(Gpu)
                     .where(Gpu.node == gpu.node, Gpu.gpu_index == gpu.index)

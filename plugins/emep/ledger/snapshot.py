@@ -1,17 +1,20 @@
-"""The ledger's rows as the immutable snapshot that the scheduling core plans on."""
+"""The ledger's rows as the immutable snapshot that the scheduling core plans on.
+
+``read_contents`` reads everything; each part can also be read anew for single jobs, allocations or nodes.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Select, and_, select
 from sqlalchemy.orm import Session
 
 from emep.api.schemas import JobState
-from emep.ledger.repository import clock_row
+from emep.ledger.repository import chunks, clock_row
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState
 from emep.ledger.tables import Allocation, AllocationGpu, Gpu, Job, Node, Usage
 from emep.ledger.usage import decay, decayed_charge
@@ -80,14 +83,106 @@ def _terms(labels: Mapping[str, str] | None, on_kubernetes: bool) -> tuple[model
     return tuple(model.LabelTerm(key, value) for key, value in sorted(wanted.items()))
 
 
-def read_nodes(session: Session, alive_since: float) -> tuple[model.Node, ...]:
-    """All nodes with their GPUs, by name; heard of since ``alive_since`` or not schedulable."""
+class Live(NamedTuple):
+    """An allocation that is not over, and what its usage follows from."""
+
+    allocation: model.Allocation
+    granted_at: float
+    billing_rate: float
+
+
+@dataclass
+class Contents:
+    """What the core is told of the ledger, by name, so that parts of it can be replaced."""
+
+    nodes: dict[str, model.Node] = field(default_factory=dict)
+    pending: dict[str, model.Job] = field(default_factory=dict)
+    reason_codes: dict[str, str] = field(default_factory=dict)
+    live: dict[str, Live] = field(default_factory=dict)
+    """By the allocation's id, as ``leaving``."""
+    leaving: dict[str, model.Allocation] = field(default_factory=dict)
+    ended_usage: list[tuple[str, str, str, float, float]] = field(default_factory=list)
+    """(queue, project, user, decayed GPU-seconds, as of when)"""
+    history: DurationHistory = field(default_factory=DurationHistory)
+
+    def allocations(self, now: float) -> tuple[model.Allocation, ...]:
+        """Everything that holds GPUs: what is not over in the order of its grants, then what is leaving."""
+        live = sorted(self.live.items(), key=lambda item: (item[1].granted_at, item[0]))
+        gone = [
+            replace(one, releases_at=now + CONFIRMATION_SECONDS)
+            for _, one in sorted(self.leaving.items(), key=lambda item: item[1].gpus)
+        ]
+        return (*(one.allocation for _, one in live), *gone)
+
+    def usage(self, policy: Policy, now: float) -> tuple[model.UsageRecord, ...]:
+        """Consumption of what has ended and of what runs, decayed to ``now``."""
+        half_life = policy.half_life
+        used = {(q, p, u): decay(amount, now - at, half_life) for q, p, u, amount, at in self.ended_usage}
+        for _, one in sorted(self.live.items(), key=lambda item: (item[1].granted_at, item[0])):
+            job = one.allocation.job
+            key = (job.queue, job.project, job.user)
+            charge = decayed_charge(one.billing_rate, one.granted_at, now, now, half_life)
+            used[key] = used.get(key, 0.0) + charge
+        return tuple(model.UsageRecord(*key, seconds) for key, seconds in sorted(used.items()))
+
+    def snapshot(self, policy: Policy, now: float, holds: tuple[model.Hold, ...]) -> model.Snapshot:
+        """All of it as the core sees it."""
+        return model.Snapshot(
+            nodes=tuple(node for _, node in sorted(self.nodes.items())),
+            pending=tuple(job for _, job in sorted(self.pending.items())),
+            allocations=self.allocations(now),
+            usage=self.usage(policy, now),
+            holds=holds,
+        )
+
+
+def build_snapshot(session: Session, policy: Policy, now: float, alive_for: float) -> LedgerSnapshot:
+    """Everything ``plan`` may know, of one moment. The session's statements must all see the same moment."""
+    seq, dirty, _, _ = clock_row(session)
+    contents = read_contents(session, policy, now, alive_for)
+    return LedgerSnapshot(
+        contents.snapshot(policy, now, read_holds(session, contents.pending)),
+        dirty=dirty,
+        seq=seq,
+        taken_at=now,
+        reason_codes=contents.reason_codes,
+    )
+
+
+def read_contents(session: Session, policy: Policy, now: float, alive_for: float) -> Contents:
+    """All of the ledger that matters to the core."""
+    contents = Contents(ended_usage=read_ended_usage(session))
+    contents.nodes = {node.name: node for node in read_nodes(session, now - alive_for)}
+    contents.live = read_live(session, policy)
+    contents.leaving = read_leaving(session, policy)
+    contents.history = read_history(session, now)
+    for row in read_jobs(session, Job.state == JobState.PENDING.value):
+        contents.pending[row.id] = estimated(model_job(row, policy), contents.history)
+        contents.reason_codes[row.id] = row.reason_code
+    return contents
+
+
+# ---- nodes -------------------------------------------------------------------------------------------------
+
+
+def takes_work(alive_since: float) -> ColumnElement[bool]:
+    """Whether a node's row is one that new work may be placed on."""
+    return and_(Node.is_ready, ~Node.drain, ~Node.has_left, Node.last_report_at >= alive_since)
+
+
+def read_nodes(
+    session: Session, alive_since: float, names: Collection[str] | None = None
+) -> tuple[model.Node, ...]:
+    """All nodes (or those named) with their GPUs, by name.
+
+    Those not heard of since ``alive_since`` are not schedulable.
+    """
     gpus: dict[str, list[model.Gpu]] = defaultdict(list)
     query = select(Gpu.node, Gpu.gpu_index, Gpu.gpu_type, Gpu.memory, Gpu.nvlink_group, Gpu.state)
-    for node, index, gpu_type, memory, group, state in session.execute(
-        query.order_by(Gpu.node, Gpu.gpu_index)
-    ):
-        gpus[node].append(model.Gpu(index, gpu_type, memory, group, model.GpuState(state)))
+    for part in _only(query.order_by(Gpu.node, Gpu.gpu_index), Gpu.node, names):
+        for node, index, gpu_type, memory, group, state in session.execute(part):
+            gpus[node].append(model.Gpu(index, gpu_type, memory, group, model.GpuState(state)))
+    columns = select(*Node.__table__.c, takes_work(alive_since).label("takes_work")).order_by(Node.name)
     return tuple(
         model.Node(
             name=node.name,
@@ -99,58 +194,39 @@ def read_nodes(session: Session, alive_since: float) -> tuple[model.Node, ...]:
             cpu=node.cpu,
             memory=node.memory,
             network_bandwidth_gbps=node.network_bandwidth_gbps,
-            schedulable=node.is_ready
-            and not (node.drain or node.has_left)
-            and node.last_report_at >= alive_since,
+            schedulable=bool(node.takes_work),
         )
-        for node in session.execute(select(*Node.__table__.c).order_by(Node.name))
+        for part in _only(columns, Node.name, names)
+        for node in session.execute(part)
     )
 
 
-def build_snapshot(session: Session, policy: Policy, now: float, alive_for: float) -> LedgerSnapshot:
-    """Everything ``plan`` may know, of one moment. The session's statements must all see the same moment."""
-    seq, dirty, _, _ = clock_row(session)
-    columns = [getattr(Job, name) for name in _JOB_COLUMNS]
-    rows = session.execute(
-        select(*columns, Job.reason_code).where(Job.state == JobState.PENDING.value).order_by(Job.id)
-    ).all()
-    history = _history(session, now) if rows else DurationHistory()
-    pending = tuple(_estimated(model_job(row, policy), history) for row in rows)
-    live: list[model.Allocation] = []
-    usage = _ended_usage(session, policy, now)
-    running = (
-        select(Allocation, *columns)
-        .join(Job, Job.id == Allocation.job_id)
-        .where(Allocation.state.in_([state.value for state in LIVE_ALLOCATION_STATES]))
-        .order_by(Allocation.granted_at, Allocation.id)
-    )
-    for row in session.execute(running):
-        allocation, job = row[0], model_job(row, policy)
-        live.append(_live_allocation(allocation, job))
-        key = (job.queue, job.project, job.user)
-        usage[key] = usage.get(key, 0.0) + decayed_charge(
-            allocation.billing_rate, allocation.granted_at, now, now, policy.half_life
-        )
-    live.extend(_leaving(session, policy, now, columns))
-    return LedgerSnapshot(
-        model.Snapshot(
-            nodes=read_nodes(session, now - alive_for),
-            pending=pending,
-            allocations=tuple(live),
-            usage=tuple(model.UsageRecord(*key, seconds) for key, seconds in sorted(usage.items())),
-            holds=_holds(session, {job.id for job in pending}),
-        ),
-        dirty=dirty,
-        seq=seq,
-        taken_at=now,
-        reason_codes={row.id: row.reason_code for row in rows},
-    )
+def read_unschedulable(session: Session, alive_since: float) -> set[str]:
+    """Names of the nodes that take no new work: of these time alone may make more."""
+    return set(session.scalars(select(Node.name).where(~takes_work(alive_since))))
 
 
-def _history(session: Session, now: float) -> DurationHistory:
+def _only(query: Select[Any], column: Any, names: Collection[str] | None) -> Iterable[Select[Any]]:
+    """The query, or as many as it takes to ask for just these names."""
+    if names is None:
+        return [query]
+    return (query.where(column.in_(part)) for part in chunks(sorted(names)))
+
+
+# ---- jobs --------------------------------------------------------------------------------------------------
+
+
+def read_jobs(session: Session, *where: ColumnElement[bool], ids: Collection[str] | None = None) -> list[Any]:
+    """Rows of jobs with what ``model_job`` reads, their state, their reason's codes and what they took."""
+    more = (Job.state, Job.reason_code, Job.epoch, Job.started_at, Job.ended_at)
+    query = select(*_job_columns(), *more).where(*where).order_by(Job.id)
+    return [row for part in _only(query, Job.id, ids) for row in session.execute(part)]
+
+
+def read_history(session: Session, now: float) -> DurationHistory:
     """How long completed jobs took; runs that were interrupted say too little and are left out."""
     query = (
-        select(Job.user, Job.job_type, Job.gpu_count, Job.started_at, Job.ended_at)
+        select(Job.user, Job.job_type, Job.gpu_count, Job.epoch, Job.started_at, Job.ended_at)
         .where(
             Job.state == JobState.COMPLETED.value,
             Job.queued_at >= now - REMEMBERED_SECONDS,
@@ -159,72 +235,97 @@ def _history(session: Session, now: float) -> DurationHistory:
         .order_by(Job.queued_at.desc())
         .limit(REMEMBERED_JOBS)
     )
-    took = [
-        (ended, (user, job_type, gpu_count), max(0.0, ended - started))
-        for user, job_type, gpu_count, started, ended in session.execute(query)
-        if started is not None and ended is not None
-    ]
     history = DurationHistory()
-    for _, kind, seconds in sorted(took):
-        history.add(kind, seconds)
+    remember(history, session.execute(query))
     return history
 
 
-def _estimated(job: model.Job, history: DurationHistory) -> model.Job:
+def remember(history: DurationHistory, completed: Iterable[Any]) -> None:
+    """Add what completed jobs took, in the order of their ends."""
+    took = [
+        (row.ended_at, (row.user, row.job_type, row.gpu_count), max(0.0, row.ended_at - row.started_at))
+        for row in completed
+        if row.epoch == 1 and row.started_at is not None and row.ended_at is not None
+    ]
+    for _, kind, seconds in sorted(took):
+        history.add(kind, seconds)
+
+
+def estimated(job: model.Job, history: DurationHistory) -> model.Job:
     """The job with what the same user's jobs of its type and size took before."""
     estimate = history.estimate(job)
-    return job if estimate is None else replace(job, estimated_duration=estimate)
+    return job if estimate == job.estimated_duration else replace(job, estimated_duration=estimate)
 
 
-def _live_allocation(allocation: Allocation, job: model.Job) -> model.Allocation:
-    yielding = allocation.state == AllocationState.YIELDING.value
+# ---- what holds GPUs ---------------------------------------------------------------------------------------
+
+
+def read_live(session: Session, policy: Policy, ids: Collection[str] | None = None) -> dict[str, Live]:
+    """Allocations that are not over (of those named), by id."""
+    query = (
+        select(*_ALLOCATION_COLUMNS, *_job_columns())
+        .join(Job, Job.id == Allocation.job_id)
+        .where(Allocation.state.in_([state.value for state in LIVE_ALLOCATION_STATES]))
+    )
+    return {
+        row.allocation_id: Live(_live_allocation(row, policy), row.granted_at, row.billing_rate)
+        for part in _only(query, Allocation.id, ids)
+        for row in session.execute(part)
+    }
+
+
+def _live_allocation(row: Any, policy: Policy) -> model.Allocation:
+    yielding = row.allocation_state == AllocationState.YIELDING.value
     return model.Allocation(
-        job=job,
-        gpus=tuple(model.GpuId(node, index) for node, index, _ in allocation.gpus),
+        job=model_job(row, policy),
+        gpus=tuple(model.GpuId(node, index) for node, index, _ in row.gpus),
         # Before the first heartbeat no work is done, and max_duration does not run yet.
-        start_time=allocation.first_heartbeat_at or allocation.granted_at,
-        nodes=tuple(allocation.nodes),
-        last_checkpoint=allocation.last_checkpoint_at,
+        start_time=row.first_heartbeat_at or row.granted_at,
+        nodes=tuple(row.nodes),
+        last_checkpoint=row.last_checkpoint_at,
         yielding=yielding,
-        held_for=allocation.held_for if yielding else None,
-        releases_at=allocation.yield_deadline if yielding else None,
+        held_for=row.held_for if yielding else None,
+        releases_at=row.yield_deadline if yielding else None,
     )
 
 
-def _leaving(session: Session, policy: Policy, now: float, columns: list[Any]) -> list[model.Allocation]:
+def read_leaving(
+    session: Session, policy: Policy, ids: Collection[str] | None = None
+) -> dict[str, model.Allocation]:
     """GPUs of leases that are over, of which no agent has said yet that nothing runs there any more.
 
     They appear as allocations of their own that are about to end, so that the core counts them as coming
     free.
     """
-    rows = session.execute(
-        select(AllocationGpu.node, AllocationGpu.gpu_index, Allocation, *columns)
+    query = (
+        select(AllocationGpu.node, AllocationGpu.gpu_index, *_ALLOCATION_COLUMNS, *_job_columns())
         .join(Allocation, Allocation.id == AllocationGpu.allocation_id)
         .join(Job, Job.id == Allocation.job_id)
         .where(Allocation.state.in_([AllocationState.LOST.value, AllocationState.RELEASED.value]))
         .order_by(AllocationGpu.node, AllocationGpu.gpu_index)
-    ).all()
+    )
     gpus: dict[str, list[model.GpuId]] = defaultdict(list)
-    whose: dict[str, tuple[Allocation, model.Job]] = {}
-    for row in rows:
-        allocation: Allocation = row[2]
-        gpus[allocation.id].append(model.GpuId(row[0], row[1]))
-        whose[allocation.id] = (allocation, model_job(row, policy))
-    return [
-        model.Allocation(
-            job=replace(job, id=f"leaving:{name}", gpu_count=len(gpus[name]), preemptible=False),
+    rows: dict[str, Any] = {}
+    for part in _only(query, Allocation.id, ids):
+        for row in session.execute(part):
+            gpus[row.allocation_id].append(model.GpuId(row.node, row.gpu_index))
+            rows[row.allocation_id] = row
+    return {
+        name: model.Allocation(
+            job=replace(
+                model_job(row, policy), id=f"leaving:{name}", gpu_count=len(gpus[name]), preemptible=False
+            ),
             gpus=tuple(gpus[name]),
-            start_time=allocation.granted_at,
+            start_time=row.granted_at,
             nodes=tuple(dict.fromkeys(gpu.node for gpu in gpus[name])),
             yielding=True,
-            held_for=allocation.held_for,
-            releases_at=now + CONFIRMATION_SECONDS,
+            held_for=row.held_for,
         )
-        for name, (allocation, job) in whose.items()
-    ]
+        for name, row in rows.items()
+    }
 
 
-def _holds(session: Session, pending: set[str]) -> tuple[model.Hold, ...]:
+def read_holds(session: Session, pending: Collection[str]) -> tuple[model.Hold, ...]:
     """What earlier plans have promised to jobs that still wait."""
     held: dict[str, list[model.GpuId]] = defaultdict(list)
     query = select(Gpu.node, Gpu.gpu_index, Gpu.held_for).where(Gpu.held_for.is_not(None))
@@ -234,11 +335,31 @@ def _holds(session: Session, pending: set[str]) -> tuple[model.Hold, ...]:
     return tuple(model.Hold(job_id, tuple(gpus)) for job_id, gpus in sorted(held.items()))
 
 
-def _ended_usage(session: Session, policy: Policy, now: float) -> dict[tuple[str, str, str], float]:
-    rows = session.execute(select(Usage.queue, Usage.project, Usage.user, Usage.decayed, Usage.decayed_at))
-    return {(q, p, u): decay(amount, now - at, policy.half_life) for q, p, u, amount, at in rows}
+def read_ended_usage(session: Session) -> list[tuple[str, str, str, float, float]]:
+    """What was charged for ended allocations: (queue, project, user, decayed GPU-seconds, as of when)."""
+    query = select(Usage.queue, Usage.project, Usage.user, Usage.decayed, Usage.decayed_at)
+    return [(row[0], row[1], row[2], row[3], row[4]) for row in session.execute(query)]
 
 
+# ---- columns -----------------------------------------------------------------------------------------------
+
+
+def _job_columns() -> list[Any]:
+    return [getattr(Job, name) for name in _JOB_COLUMNS]
+
+
+_ALLOCATION_COLUMNS = (
+    Allocation.id.label("allocation_id"),
+    Allocation.state.label("allocation_state"),
+    Allocation.gpus,
+    Allocation.nodes,
+    Allocation.granted_at,
+    Allocation.billing_rate,
+    Allocation.first_heartbeat_at,
+    Allocation.last_checkpoint_at,
+    Allocation.yield_deadline,
+    Allocation.held_for,
+)
 _JOB_COLUMNS = [
     "id",
     "submitted_at",
