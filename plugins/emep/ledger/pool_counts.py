@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
     Boolean,
+    ColumnElement,
     Engine,
     Integer,
     String,
@@ -101,7 +102,7 @@ def count_gpus(session: Session, alive_since: float) -> dict[str, PoolCount]:
     allocated = AllocationGpu.allocation_id.is_not(None)
     held = or_(allocated, Gpu.held_for.is_not(None))
 
-    def number(what: object) -> object:
+    def number(what: ColumnElement[bool]) -> ColumnElement[int]:
         return func.coalesce(func.sum(case((what, 1), else_=0)), 0)
 
     query = (
