@@ -1,7 +1,7 @@
 """What must be true whatever was killed: pure functions over the evidence, each a list of violations.
 
-None of them believes the ledger alone: grants are held against the files that the engines wrote themselves, and
-results against the steps that were really done.
+None of them believes the ledger alone: grants are held against the files that the engines wrote themselves,
+and results against the steps that were really done.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tests.chaos.model import AuditEvent, Evidence, Gpu, StepLine, WitnessLine
+from tests.chaos.model import AuditEvent, Evidence, Gpu, JobRow, StepLine, WitnessLine
 
 CLOCK_SLACK = 1.0
 """Seconds by which the time of a transaction (taken at its begin) may differ from that of its commit."""
@@ -189,7 +189,6 @@ def no_job_failed_by_a_kill(evidence: Evidence) -> list[Violation]:
 
 def no_result_of_an_old_epoch(evidence: Evidence) -> list[Violation]:
     """A result counts only from the epoch that was granted last, and once; a zombie is refused."""
-    violations = []
     grants: dict[str | None, list[AuditEvent]] = defaultdict(list)
     completions: dict[str | None, list[AuditEvent]] = defaultdict(list)
     for event in sorted(evidence.events, key=lambda entry: entry.id):
@@ -197,36 +196,16 @@ def no_result_of_an_old_epoch(evidence: Evidence) -> list[Violation]:
             grants[event.job].append(event)
         elif event.event == "completed":
             completions[event.job].append(event)
-            newest = grants[event.job][-1] if grants[event.job] else None
-            if newest is None or newest.epoch != event.epoch:
-                violations.append(
-                    Violation(
-                        f"job {event.job} was completed by epoch {event.epoch}, "
-                        f"but epoch {newest.epoch if newest else 'none'} was granted last",
-                        _lines(newest, event),
-                    )
-                )
     finishers = {(line.job, line.epoch) for line in evidence.steps if line.kind == "finish"}
+    violations = []
     for job in evidence.jobs:
         ends = completions[job.id]
-        if job.state != "completed" and not ends:
-            continue
-        if len(ends) != 1 or job.state != "completed":
+        if (job.state == "completed") != (len(ends) == 1) or len(ends) > 1:
             violations.append(
                 Violation(f"job {job.id} is {job.state} and was completed {len(ends)} times", _lines(*ends))
             )
-            continue
-        if grants[job.id][-1].id > ends[0].id:
-            violations.append(Violation(f"job {job.id} was granted GPUs after its end", _lines(*ends)))
-        claimed = ((job.result or {}).get("metrics") or {}).get("epoch")
-        if claimed != ends[0].epoch:
-            violations.append(
-                Violation(f"job {job.id} has the result of epoch {claimed}, not {ends[0].epoch}", _lines(job))
-            )
-        if (job.id, ends[0].epoch) not in finishers:
-            violations.append(
-                Violation(f"epoch {ends[0].epoch} of job {job.id} never said it had finished", _lines(*ends))
-            )
+        for end in ends:
+            violations.extend(_wrong_end(job, end, grants[job.id], (job.id, end.epoch) in finishers))
     violations.extend(
         Violation(
             f"a completion by the old epoch {probe.epoch} of job {probe.job} was answered {probe.status}",
@@ -236,6 +215,25 @@ def no_result_of_an_old_epoch(evidence: Evidence) -> list[Violation]:
         if probe.status not in REFUSED
     )
     return violations
+
+
+def _wrong_end(job: JobRow, end: AuditEvent, grants: list[AuditEvent], finished: bool) -> Iterator[Violation]:
+    """What is wrong with one accepted completion of a job."""
+    newest = next((grant for grant in reversed(grants) if grant.id < end.id), None)
+    if newest is None or newest.epoch != end.epoch:
+        epoch = newest.epoch if newest else "none"
+        yield Violation(
+            f"job {job.id} was completed by epoch {end.epoch}, but epoch {epoch} was granted last",
+            _lines(newest, end),
+        )
+    later = [grant for grant in grants if grant.id > end.id]
+    if later:
+        yield Violation(f"job {job.id} was granted GPUs after its end", _lines(end, *later))
+    claimed = ((job.result or {}).get("metrics") or {}).get("epoch")
+    if claimed != end.epoch:
+        yield Violation(f"job {job.id} has the result of epoch {claimed}, not {end.epoch}", _lines(job))
+    if not finished:
+        yield Violation(f"epoch {end.epoch} of job {job.id} never said it had finished", _lines(end))
 
 
 def _by_log(evidence: Evidence) -> Mapping[str, list[StepLine]]:

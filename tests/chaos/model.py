@@ -1,7 +1,7 @@
-"""What a chaos run leaves behind, as plain values: the ledger's audit, the engines' own notes, what was probed.
+"""What a chaos run leaves behind, as plain values: the ledger's audit, the engines' notes, what was probed.
 
-All times are seconds since 1970 of one machine's clock. ``Evidence`` is what the invariants look at; it can be
-written to a file and read again, so that a broken run can be looked into without its database.
+All times are seconds since 1970 of one machine's clock. ``Evidence`` is what the invariants look at; it can
+be written to a file and read again, so that a broken run can be looked into without its database.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class WitnessLine:
 class StepLine:
     """A line of a job's step log, in the order of the file.
 
-    ``kind``: ``resume`` (``step``: the checkpoint it goes on from), ``step`` (done), ``checkpoint`` (complete up
-    to ``step``), ``finish``.
+    ``kind``: ``resume`` (``step``: the checkpoint it goes on from), ``step`` (done), ``checkpoint`` (complete
+    up to ``step``), ``finish``.
     """
 
     log: str

@@ -11,6 +11,8 @@ from tests.chaos.invariants import INVARIANTS, check_all
 from tests.chaos.model import AuditEvent, Evidence, JobRow, Outage, Probe, StepLine, UsageRow, WitnessLine
 
 GPUS = [["n0", 0, "u0"], ["n0", 1, "u1"]]
+SHORT = {"gpus": GPUS, "held_seconds": 4.0, "confirmed": False}
+USAGE = UsageRow("merge", "default", "alice", 36.0)
 
 
 def event(number: int, time: float, name: str, epoch: int = 1, **fields: Any) -> AuditEvent:
@@ -56,7 +58,7 @@ def good() -> Evidence:
                 step_log="key",
             ),
         ),
-        usage=(UsageRow("merge", "default", "alice", 36.0),),
+        usage=(USAGE,),
         witness=(
             witness("start", 11.5, 1, 100),
             witness("alive", 20.5, 1, 100),
@@ -166,14 +168,14 @@ BROKEN: list[tuple[str, str, Evidence]] = [
         replace(good(), steps=(good().steps[0], *good().steps[2:])),
     ),
     ("no_step_left_out", "lacks steps", replace(good(), steps=())),
-    ("charges_equal_held_time", "was charged 35", replace(good(), usage=(UsageRow("merge", "default", "alice", 35.0),))),
+    ("charges_equal_held_time", "was charged 35", replace(good(), usage=(replace(USAGE, gpu_seconds=35.0),))),
     ("charges_equal_held_time", "was charged 0", replace(good(), usage=())),
     (
         "charges_equal_held_time",
         "eval/default/bob was charged 5",
         plus(usage=(UsageRow("eval", "default", "bob", 5.0),)),
     ),
-    ("charges_equal_held_time", "by its events it was 10.000 s", with_event(3, data={**good().events[2].data, "held_seconds": 4.0})),
+    ("charges_equal_held_time", "by its events it was 10.000 s", with_event(3, data=SHORT)),
     ("outages_cost_nothing", "was lost for the outage", replace(good(), outages=(Outage(12.0, 19.5),))),
     ("outages_cost_nothing", "nothing ran", replace(good(), outages=(Outage(50.0, 60.0),))),
     ("no_process_left", "pid 7", plus(left_over=("engine, pid 7",))),
@@ -197,7 +199,7 @@ def test_a_step_after_the_last_checkpoint_may_be_done_again() -> None:
 
 
 def test_a_checkpoint_that_came_after_the_resume_does_not_count_against_it() -> None:
-    """A zombie's checkpoint, written between the new epoch's look and its first step, covers nothing for it."""
+    """A zombie's checkpoint, written after the new epoch's look, covers nothing for that epoch."""
     lines = (step("resume", 0, 2), step("checkpoint", 2, 1), step("step", 1, 2))
     assert INVARIANTS["no_finished_step_redone"](Evidence(steps=lines)) == []
 

@@ -1,0 +1,282 @@
+"""The run: start everything, kill something every few seconds, start again what a service manager would, and
+at the end gather the evidence."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from sqlalchemy import Engine
+from tests.chaos.evidence import gather
+from tests.chaos.model import Evidence, Outage
+from tests.chaos.plane import ROOT
+from tests.chaos.processes import MARK, NODE, Found, become_subreaper, find, kill_all, reap
+from tests.chaos.services import Service, Services, clean_environment
+from tests.chaos.settings import GRACE, LEASE_EXPIRY, ChaosSettings
+from tests.chaos.workload import Workload
+
+from emep.client import EmepClient, EmepError
+from emep.demo.stack import program
+
+_WEIGHTS = {"agent": 3, "supervisor": 3, "engine": 4, "wrapper": 1, "worker": 3}
+_DAEMON_WEIGHT = 2
+_TURN = 0.5
+_QUIET = 4.0
+"""Seconds without a kill before an outage, so that what was killed has been reported."""
+
+
+class Plane(Protocol):
+    """A control plane that a run is held against."""
+
+    daemons: tuple[str, ...]
+    agent_secret: str
+    url: str
+
+    def start(self, services: Services) -> None:
+        """Start it and wait until it is ready."""
+
+    def client(self) -> EmepClient:
+        """An administrator's client."""
+
+    def database(self) -> Engine:
+        """The ledger's database."""
+
+
+@dataclass
+class Killing:
+    """What was killed, when, and who it was."""
+
+    time: float
+    kind: str
+    words: str
+
+
+@dataclass
+class Harness:
+    """One run."""
+
+    settings: ChaosSettings
+    plane: Plane
+    make_workload: Callable[..., Workload] = Workload
+    say: Callable[[str], None] = print
+    killed: list[Killing] = field(default_factory=list)
+    outages: list[Outage] = field(default_factory=list)
+    counted: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.settings.seed)
+        self.services = Services(self.settings.folder)
+        self._frozen: dict[str, tuple[float, list[Found]]] = {}
+        self._freeze_at = self.settings.freeze_every
+
+    def run(self) -> Evidence:
+        """Everything, from the first process to the evidence; nothing of it runs afterwards."""
+        become_subreaper()
+        left: list[str] = []
+        try:
+            self.plane.start(self.services)
+            for number in range(self.settings.nodes):
+                self.services.add(self._agent(f"n{number}"))
+            with self.plane.client() as client:
+                self._wait_for_nodes(client)
+                workload = self.make_workload(
+                    self.settings, self.plane.url, client, self.settings.folder / "agents"
+                )
+                self._chaos(workload)
+                self._settle(workload)
+            left = self._stop()
+        finally:
+            leaked = kill_all(self.settings.folder)
+            reap(set())
+        self.counted.update(workload.done)
+        engine = self.plane.database()
+        try:
+            return gather(
+                engine,
+                self.settings.folder,
+                probes=workload.probes,
+                outages=self.outages,
+                left_over=left or leaked,
+            )
+        finally:
+            engine.dispose()
+
+    def _agent(self, name: str) -> Service:
+        folder = self.settings.folder
+        site = ROOT / "tests" / "builders" / "chaos_site"
+        env = {
+            **clean_environment(),
+            MARK: str(folder),
+            NODE: name,
+            "PYTHONPATH": f"{site}:{ROOT}",
+            "EMEP_AGENT_TOKEN": self.plane.agent_secret,
+            "OMP_NUM_THREADS": "1",
+        }
+        argv = [
+            *(program("emep"), "agent", "--name", name, "--simulate", str(self.settings.gpus_per_node)),
+            *("--state-dir", str(folder / "agents" / name), "--api-url", self.plane.url),
+            *("--cpu", "64", "--memory", "256Gi", "--report-every", "2s", "--connect-timeout", "10m"),
+            *("--stop-grace", f"{GRACE:g}s", "--pass-env", MARK, "--pass-env", NODE),
+        ]
+        log = folder / "logs" / f"{name}.log"
+        return Service(f"agent-{name}", "agent", argv, env, ROOT, log, lambda: _registered(log))
+
+    def _wait_for_nodes(self, client: EmepClient) -> None:
+        until = time.monotonic() + 120
+        while client.nodes().total < self.settings.nodes:
+            if time.monotonic() > until:
+                raise RuntimeError("the agents have not registered")
+            time.sleep(0.2)
+
+    # ---- killing -------------------------------------------------------------------------------------------
+
+    def _chaos(self, workload: Workload) -> None:
+        outage_after = self.settings.kills // 2 if self.settings.outage else -1
+        due = time.monotonic() + self.settings.kill_every
+        # Nothing dies before there is something to lose.
+        self._until(workload, time.monotonic() + 60, self._runs_something)
+        while len(self.killed) < self.settings.kills:
+            self._turn(workload)
+            if time.monotonic() < due:
+                continue
+            due = max(due + self.settings.kill_every, time.monotonic())
+            self._kill_something()
+            if self.settings.freeze_every and len(self.killed) >= self._freeze_at:
+                self._freeze_at += self.settings.freeze_every
+                self._freeze()
+            if len(self.killed) == outage_after:
+                self._outage(workload)
+                due = time.monotonic() + self.settings.kill_every
+                outage_after = -1
+            if len(self.killed) % 50 == 0:
+                self.say(f"{len(self.killed)} kills: {dict(Counter(kill.kind for kill in self.killed))}")
+
+    def _turn(self, workload: Workload | None) -> None:
+        began = time.monotonic()
+        self.services.tend()
+        self._thaw()
+        reap(self.services.own())
+        if workload is not None:
+            workload.turn()
+        time.sleep(max(0.05, _TURN - (time.monotonic() - began)))
+
+    def _until(
+        self, workload: Workload | None, deadline: float, condition: Callable[[], bool] = lambda: False
+    ) -> None:
+        while time.monotonic() < deadline and not condition():
+            self._turn(workload)
+
+    def _runs_something(self) -> bool:
+        return any(process.kind == "engine" for process in find(self.settings.folder))
+
+    def _kill_something(self) -> None:
+        """One SIGKILL; daemons only where they have run long enough."""
+        targets: dict[str, list[Found]] = {}
+        for process in find(self.settings.folder):
+            if process.kind in _WEIGHTS and process.node not in self._frozen:
+                targets.setdefault(process.kind, []).append(process)
+        weights = {kind: _WEIGHTS[kind] for kind in targets}
+        ripe = [
+            name for name in self.plane.daemons if self.services.all[name].may_be_killed(self.settings.gap)
+        ]
+        weights.update(dict.fromkeys(ripe, _DAEMON_WEIGHT))
+        if not weights:
+            return
+        kind = self.rng.choices(list(weights), list(weights.values()))[0]
+        if kind in ripe:
+            service = self.services.all[kind]
+            service.send(signal.SIGKILL)
+            self.killed.append(Killing(time.time(), kind, f"pid {service.process.pid}"))  # type: ignore[union-attr]
+            return
+        victim = self.rng.choice(sorted(targets[kind], key=lambda process: process.pid))
+        if victim.send(signal.SIGKILL):
+            self.killed.append(Killing(time.time(), kind, f"pid {victim.pid} on {victim.node}"))
+
+    # ---- freezing ------------------------------------------------------------------------------------------
+
+    def _freeze(self) -> None:
+        """Stop a whole node past its leases: what ran there comes back as zombies with old epochs."""
+        if self._frozen or self.settings.nodes < 2:
+            return
+        node = f"n{self.rng.randrange(self.settings.nodes)}"
+        processes = [process for process in find(self.settings.folder) if process.node == node]
+        for process in processes:
+            process.send(signal.SIGSTOP)
+        self._frozen[node] = (time.monotonic() + LEASE_EXPIRY + 4.0, processes)
+        self.counted["nodes frozen"] += 1
+
+    def _thaw(self, *, now: bool = False) -> None:
+        for node, (until, processes) in list(self._frozen.items()):
+            if now or time.monotonic() > until:
+                for process in processes:
+                    process.send(signal.SIGCONT)
+                del self._frozen[node]
+
+    # ---- the control plane is away -------------------------------------------------------------------------
+
+    def _outage(self, workload: Workload) -> None:
+        """Take the API away while jobs run; nothing else is killed meanwhile."""
+        self._thaw(now=True)
+        self._until(workload, time.monotonic() + _QUIET)
+        self._until(workload, time.monotonic() + 60, self._runs_something)
+        self.say(f"the control plane is away for {self.settings.outage:g} s")
+        start = time.time()
+        server = self.services.all["api-server"]
+        self.services.down.add(server.name)
+        server.send(signal.SIGKILL)
+        self.killed.append(Killing(time.time(), server.name, "for the outage"))
+        self._until(None, time.monotonic() + self.settings.outage)
+        self.services.down.discard(server.name)
+        self._until(None, time.monotonic() + 240, lambda: server.is_alive() and not server.starting)
+        self.outages.append(Outage(start, time.time()))
+        self._until(workload, time.monotonic() + _QUIET)
+
+    # ---- the end -------------------------------------------------------------------------------------------
+
+    def _settle(self, workload: Workload) -> None:
+        """No more kills and no more jobs: everything may end now."""
+        self.say("settling")
+        self._thaw(now=True)
+        until = time.monotonic() + self.settings.settle
+        while time.monotonic() < until:
+            self._turn(None)
+            with suppress(EmepError):
+                workload.end_drains()
+                if not workload.live():
+                    break
+        workload.probe(limit=40)
+
+    def _stop(self) -> list[str]:
+        """End agents, then the control plane; what is left of them and of what they started, in words."""
+        self.services.wait_ready(list(self.plane.daemons))
+        agents = self.services.of_kind("agent")
+        for agent in agents:
+            self.services.down.add(agent.name)
+            agent.send(signal.SIGTERM)
+        for agent in agents:
+            agent.end(60.0)
+        reap(self.services.own())
+        daemons = {service.process.pid for service in self.services.all.values() if service.process}
+        left = [
+            f"{process.kind} (pid {process.pid}): {process.words}"
+            for process in find(self.settings.folder)
+            if process.kind in _WEIGHTS and process.pid not in daemons
+        ]
+        for service in self.services.all.values():
+            self.services.down.add(service.name)
+            service.send(signal.SIGTERM)
+        for service in self.services.all.values():
+            service.end(30.0)
+        return left
+
+
+def _registered(log: Path) -> bool:
+    """An agent's start-up is over once it has said that it offers its GPUs (for the last of its starts)."""
+    return log.exists() and "offers" in log.read_text(errors="replace")[-2000:]

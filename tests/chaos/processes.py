@@ -1,0 +1,99 @@
+"""The processes of a chaos run: found by a mark in their environment, told apart, killed, frozen, reaped."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from emep.agent.process import ProcessIdentity, boot_id, read_stat
+
+MARK = "CHAOS_FOLDER"
+"""Variable that every process of a run has; its value is the run's folder."""
+NODE = "CHAOS_NODE"
+_KINDS = (
+    ("wrapper.py", "wrapper"),
+    ("engines.supervisor_child", "engine"),
+    ("emep-engine", "supervisor"),
+    ("--state-dir", "agent"),
+    ("tests.builders.emep_server", "api-server"),
+)
+"""A word of the command line, and what the process is; the first that fits."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A process of the run."""
+
+    identity: ProcessIdentity
+    kind: str
+    node: str
+    words: str
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.identity.pid
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send a signal to this very process; False if it is gone."""
+        return self.identity.send(number)
+
+
+def find(folder: Path) -> Iterator[Found]:
+    """Every process that runs for the run in ``folder``, except this one."""
+    mark, boot = f"{MARK}={folder}".encode(), boot_id()
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            variables = Path(entry.path, "environ").read_bytes().split(b"\0")
+            if mark not in variables:
+                continue
+            command = Path(entry.path, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        stat = read_stat(int(entry.name))
+        if stat is None or stat.state in "ZX":
+            continue
+        node = next((v.decode()[len(NODE) + 1 :] for v in variables if v.startswith(f"{NODE}=".encode())), "")
+        identity = ProcessIdentity(stat.pid, stat.start_ticks, boot)
+        yield Found(identity, kind_of(command), node, command.strip()[:200])
+
+
+def kind_of(command: str) -> str:
+    """What a process is, by its command line."""
+    return next((kind for word, kind in _KINDS if word in command), "other")
+
+
+def kill_all(folder: Path) -> list[str]:
+    """SIGKILL whatever is left of a run; what that was, in words."""
+    seen: list[str] = []
+    for _ in range(50):
+        left = list(find(folder))
+        if not left:
+            break
+        for process in left:
+            if process.send(signal.SIGKILL):
+                seen.append(f"{process.kind} (pid {process.pid}): {process.words}")
+    return seen
+
+
+def become_subreaper() -> None:
+    """Have orphans of the run become this process's children, so that none stays a zombie for ever."""
+    import ctypes
+
+    pr_set_child_subreaper = 36
+    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+
+
+def reap(own: set[int]) -> None:
+    """Collect orphans that have ended, but not the ``own`` children whose ends somebody waits for."""
+    with suppress(OSError):
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        for child in {int(pid) for pid in children} - own:
+            with suppress(ChildProcessError):
+                os.waitpid(child, os.WNOHANG)
