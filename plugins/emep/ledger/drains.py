@@ -40,6 +40,7 @@ class Drains(TakingBack):
             if not target.drain or (reason and target.drain_reason != reason):
                 target.drain, target.drain_reason = True, reason
                 tx.session.flush()
+                tx.changes_holds()
                 self._emit(tx, "drained", name, gpu, actor, reason, now=now)
             if now and {job.id for job, _ in leaving} != set(self._work_on(tx, name, gpu)):
                 raise LostRaceError(f"work of {name} has come or gone meanwhile")
@@ -47,7 +48,7 @@ class Drains(TakingBack):
             for job, allocation in leaving:
                 self.take_back(tx, job, allocation, YieldCause.DRAIN, why, actor)
 
-        self.database.write(work)
+        self.database.write(work, holds=True)
         return self._view(name)
 
     def resume(self, name: str, gpu: int | None = None, *, reason: str = "", actor: str) -> NodeView:
@@ -63,9 +64,10 @@ class Drains(TakingBack):
             if target.drain:
                 target.drain, target.drain_reason = False, ""
                 tx.session.flush()
+                tx.changes_holds()
                 self._emit(tx, "resumed", name, gpu, actor, reason)
 
-        self.database.write(work)
+        self.database.write(work, holds=True)
         return self._view(name)
 
     def patch_node(self, name: str, patch: NodePatch, *, reason: str = "", actor: str) -> NodeView:
@@ -91,10 +93,11 @@ class Drains(TakingBack):
             # What can never run depends on nodes: whoever keeps a copy of them reads it again.
             node.registrations += 1
             tx.session.flush()
+            tx.changes_holds()
             sets = {field: getattr(node, field) for field in given}
             tx.emit("node_changed", node=name, actor=actor, reason=reason, before=before, after=sets)
 
-        self.database.write(work)
+        self.database.write(work, holds=True)
         return self._view(name)
 
     # ---- helpers -------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from emep.api.schemas import AirflowTask, AllocationView, GpuRef, GpuView, JobState, JobView, NodeView
 from emep.exceptions import NotFoundError
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Clock, Event, Gpu, Job, Node
+from emep.scheduling.model import GpuState
 
 CHUNK = 400
 """Values of one IN list: below SQLite's limit of variables in every build."""
@@ -174,20 +175,37 @@ def allocation_view(allocation: Allocation) -> AllocationView:
     )
 
 
-def node_views(session: Session, now: float, alive_for: float, name: str | None = None) -> list[NodeView]:
-    """Nodes with their GPUs and who holds them; alive: a sign of life within ``alive_for`` seconds."""
+def node_views(
+    session: Session,
+    now: float,
+    alive_for: float,
+    name: str | None = None,
+    span: tuple[str, str] | None = None,
+) -> list[NodeView]:
+    """Nodes with their GPUs and who holds them; alive: a sign of life within ``alive_for`` seconds.
+
+    All of them, the one named, or those of a span of names, both ends included.
+    """
     nodes = select(Node).order_by(Node.name)
     gpus = select(Gpu).order_by(Gpu.node, Gpu.gpu_index)
     holds = select(AllocationGpu.node, AllocationGpu.gpu_index, Allocation.job_id).join(
         Allocation, Allocation.id == AllocationGpu.allocation_id
     )
+    busy = select(AllocationNode.node).distinct()
     if name is not None:
-        nodes, gpus = nodes.where(Node.name == name), gpus.where(Gpu.node == name)
-        holds = holds.where(AllocationGpu.node == name)
+        span = (name, name)
+    if span is not None:
+        nodes, gpus = nodes.where(Node.name.between(*span)), gpus.where(Gpu.node.between(*span))
+        holds = holds.where(AllocationGpu.node.between(*span))
+        busy = busy.where(AllocationNode.node.between(*span))
     holder = {(node, index): job_id for node, index, job_id in session.execute(holds)}
+    with_work = set(session.scalars(busy))
+    rows = list(session.scalars(nodes))
+    drained = {node.name: node.drain_reason for node in rows if node.drain}
     by_node: dict[str, list[GpuView]] = {}
     for gpu in session.scalars(gpus):
-        by_node.setdefault(gpu.node, []).append(_gpu_view(gpu, holder.get((gpu.node, gpu.gpu_index))))
+        view = _gpu_view(gpu, holder.get((gpu.node, gpu.gpu_index)), drained.get(gpu.node))
+        by_node.setdefault(gpu.node, []).append(view)
     return [
         NodeView(
             name=node.name,
@@ -203,24 +221,49 @@ def node_views(session: Session, now: float, alive_for: float, name: str | None 
             ready_reason=node.ready_reason,
             last_report_at=to_datetime(node.last_report_at),
             gpus=by_node.get(node.name, []),
+            state=_node_state(node, node.name in with_work, now - alive_for),
+            drain=node.drain,
+            drain_reason=node.drain_reason,
+            set_by_operator=sorted(node.patched or {}),
         )
-        for node in session.scalars(nodes)
+        for node in rows
     ]
 
 
-def _gpu_view(gpu: Gpu, job_id: str | None) -> GpuView:
+def _node_state(node: Node, has_work: bool, alive_since: float) -> str:
+    if node.has_left or node.last_report_at < alive_since:
+        return "down"
+    if node.drain:
+        return "draining" if has_work else "drained"
+    return "up"
+
+
+def gpu_state(gpu: Gpu, node_drain: bool, is_held: bool) -> GpuState:
+    """What a GPU is to everybody who asks: unhealthy before drained, and draining while work is left on it."""
+    if gpu.state != GpuState.HEALTHY.value or not (gpu.drain or node_drain):
+        return GpuState(gpu.state)
+    return GpuState.DRAINING if is_held else GpuState.DRAINED
+
+
+def _gpu_view(gpu: Gpu, job_id: str | None, node_drained: str | None) -> GpuView:
+    """``node_drained``: why its node is drained; None: it is not."""
+    state = gpu_state(gpu, node_drained is not None, job_id is not None)
+    why = gpu.state_reason
+    if state in (GpuState.DRAINING, GpuState.DRAINED):
+        why = gpu.drain_reason if gpu.drain else f"its node is drained{node_drained and f': {node_drained}'}"
     return GpuView(
         index=gpu.gpu_index,
         uuid=gpu.uuid,
         gpu_type=gpu.gpu_type,
         gpu_memory=gpu.memory,
         nvlink_group_id=gpu.nvlink_group,
-        state=gpu.state,
-        state_reason=gpu.state_reason,
+        state=state.value,
+        state_reason=why,
         utilization=gpu.utilization,
         temperature_c=gpu.temperature_c,
         memory_used=gpu.memory_used,
         job_id=job_id,
+        drain=gpu.drain,
     )
 
 

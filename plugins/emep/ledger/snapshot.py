@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, and_, select
+from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.orm import Session
 
 from emep.api.schemas import JobState
+from emep.ledger.pool_counts import less_plain_tasks
 from emep.ledger.repository import chunks, clock_row
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState
 from emep.ledger.tables import Allocation, AllocationGpu, Gpu, Job, Node, Usage
@@ -141,12 +142,20 @@ def build_snapshot(session: Session, policy: Policy, now: float, alive_for: floa
     seq, dirty, _, _ = clock_row(session)
     contents = read_contents(session, policy, now, alive_for)
     return LedgerSnapshot(
-        contents.snapshot(policy, now, read_holds(session, contents.pending)),
+        see(session, contents, policy, now),
         dirty=dirty,
         seq=seq,
         taken_at=now,
         reason_codes=contents.reason_codes,
     )
+
+
+def see(session: Session, contents: Contents, policy: Policy, now: float) -> model.Snapshot:
+    """Contents as the core sees them, with what is read each time: promises, and what plain tasks hold."""
+    holds = read_holds(session, contents.pending)
+    seen = contents.snapshot(policy, now, holds)
+    nodes = less_plain_tasks(session, seen.nodes, seen.allocations, holds)
+    return seen if nodes is seen.nodes else replace(seen, nodes=nodes)
 
 
 def read_contents(session: Session, policy: Policy, now: float, alive_for: float) -> Contents:
@@ -178,11 +187,13 @@ def read_nodes(
     Those not heard of since ``alive_since`` are not schedulable.
     """
     gpus: dict[str, list[model.Gpu]] = defaultdict(list)
-    query = select(Gpu.node, Gpu.gpu_index, Gpu.gpu_type, Gpu.memory, Gpu.nvlink_group, Gpu.state)
-    for part in _only(query.order_by(Gpu.node, Gpu.gpu_index), Gpu.node, names):
-        for node, index, gpu_type, memory, group, state in session.execute(part):
-            gpus[node].append(model.Gpu(index, gpu_type, memory, group, model.GpuState(state)))
-    columns = select(*Node.__table__.c, takes_work(alive_since).label("takes_work")).order_by(Node.name)
+    columns = (Gpu.node, Gpu.gpu_index, Gpu.gpu_type, Gpu.memory, Gpu.nvlink_group, Gpu.state, Gpu.drain)
+    for part in _only(select(*columns).order_by(Gpu.node, Gpu.gpu_index), Gpu.node, names):
+        for node, index, gpu_type, memory, group, state, drain in session.execute(part):
+            is_drained = drain and state == model.GpuState.HEALTHY.value
+            shown = model.GpuState.DRAINING if is_drained else model.GpuState(state)
+            gpus[node].append(model.Gpu(index, gpu_type, memory, group, shown))
+    of_nodes = select(*Node.__table__.c, takes_work(alive_since).label("takes_work")).order_by(Node.name)
     return tuple(
         model.Node(
             name=node.name,
@@ -196,7 +207,7 @@ def read_nodes(
             network_bandwidth_gbps=node.network_bandwidth_gbps,
             schedulable=bool(node.takes_work),
         )
-        for part in _only(columns, Node.name, names)
+        for part in _only(of_nodes, Node.name, names)
         for node in session.execute(part)
     )
 
@@ -206,7 +217,7 @@ def read_unschedulable(session: Session, alive_since: float) -> set[str]:
     return set(session.scalars(select(Node.name).where(~takes_work(alive_since))))
 
 
-def _only(query: Select[Any], column: Any, names: Collection[str] | None) -> Iterable[Select[Any]]:
+def _only(query: Any, column: Any, names: Collection[str] | None) -> Iterable[Any]:
     """The query, or as many as it takes to ask for just these names."""
     if names is None:
         return [query]
@@ -327,12 +338,12 @@ def read_leaving(
 
 def read_holds(session: Session, pending: Collection[str]) -> tuple[model.Hold, ...]:
     """What earlier plans have promised to jobs that still wait."""
-    held: dict[str, list[model.GpuId]] = defaultdict(list)
+    held: dict[str | None, list[model.GpuId]] = defaultdict(list)
     query = select(Gpu.node, Gpu.gpu_index, Gpu.held_for).where(Gpu.held_for.is_not(None))
     for node, index, job_id in session.execute(query.order_by(Gpu.node, Gpu.gpu_index)):
         if job_id in pending:
             held[job_id].append(model.GpuId(node, index))
-    return tuple(model.Hold(job_id, tuple(gpus)) for job_id, gpus in sorted(held.items()))
+    return tuple(model.Hold(job_id, tuple(held[job_id])) for job_id in sorted(filter(None, held)))
 
 
 def read_ended_usage(session: Session) -> list[tuple[str, str, str, float, float]]:

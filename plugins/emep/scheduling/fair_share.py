@@ -93,6 +93,16 @@ class FairTree:
             entity = _child(entity, "project", part, walked, self._policy.project_weight(walked))
         return entity
 
+    def walk(self) -> Iterator[tuple[int, Entity]]:
+        """Every entity with its depth (0: queues), parents before children, siblings by what they have left."""
+        yield from self._walk(self._root, 0)
+
+    def _walk(self, parent: Entity, depth: int) -> Iterator[tuple[int, Entity]]:
+        for together in _ties([parent]):
+            for entity in sorted(together, key=lambda found: found.label):
+                yield depth, entity
+                yield from self._walk(entity, depth + 1)
+
     # ---- consumption ---------------------------------------------------------------------------------------
 
     def charge(self, queue: str, project: str, user: str, gpu_seconds: float) -> None:
