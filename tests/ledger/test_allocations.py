@@ -112,8 +112,8 @@ def test_a_job_may_be_over_before_its_first_heartbeat(bench: Bench) -> None:
             None,
             "recipe.yaml",
         ),
-        (137, None, "killed by signal 9", "killed by signal 9"),
-        (86, None, None, "exited with 86"),
+        (139, None, "the engine was ended by SIGSEGV", "SIGSEGV"),
+        (3, None, None, "exited with 3"),
     ],
 )
 def test_other_exit_codes_fail_in_their_own_words(

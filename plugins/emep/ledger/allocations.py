@@ -18,17 +18,13 @@ from emep.api.schemas import (
     Page,
 )
 from emep.exceptions import ConflictError, NotAuthenticatedError, StaleEpochError
-from emep.ledger.base import LedgerBase
 from emep.ledger.database import Transaction
+from emep.ledger.ends import EXIT_DONE, EXIT_PREEMPTED, Ends, sentence_of
 from emep.ledger.ids import same_secret, token_digest
 from emep.ledger.repository import allocation_view, get_allocation, get_job, job_view
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationEvent, AllocationState, JobEvent, YieldCause
 from emep.ledger.tables import Allocation, Job
 from emep.policy import Policy
-
-EXIT_DONE, EXIT_BAD_INPUT, EXIT_PREEMPTED = 0, 65, 75
-KILLED = frozenset({137, 143, -9, -15})
-"""SIGKILL and SIGTERM, as a shell and as Python count them."""
 
 
 def effective_max_duration(job: Job, policy: Policy) -> float | None:
@@ -39,7 +35,7 @@ def effective_max_duration(job: Job, policy: Policy) -> float | None:
     return None if queue is None else queue.default_max_duration
 
 
-class Allocations(LedgerBase):
+class Allocations(Ends):
     """The part of the ledger service that whoever holds an allocation talks to."""
 
     def check_lease(self, allocation_id: str, token: str) -> None:
@@ -203,7 +199,7 @@ class Allocations(LedgerBase):
         if JobState(job.state) is JobState.STARTING and end.exit_code in (EXIT_DONE, EXIT_PREEMPTED):
             # Over before its first heartbeat.
             tx.move_job(job, JobEvent.STARTED, started_at=job.started_at or tx.now)
-        sentence = _sentence(end)
+        sentence = sentence_of(end)
         self.end_allocation(
             tx,
             allocation,
@@ -216,42 +212,7 @@ class Allocations(LedgerBase):
         )
         job.exit_code, job.result = end.exit_code, end.result
         tx.session.flush()
-        if end.exit_code == EXIT_DONE:
-            tx.move_job(job, JobEvent.COMPLETED, ended_at=tx.now, reason_code="", reason="completed")
-            tx.emit("completed", job=job, actor=actor)
-        elif cause is not None:
-            self._end_of_yielding(tx, job, cause, end, sentence)
-        elif end.exit_code == EXIT_PREEMPTED:
-            self.requeue(tx, job, "stopped", "stopped without EMEP's doing, its checkpoint is saved")
-        else:
-            self.fail(tx, job, _failure_code(end.exit_code), sentence, actor)
-
-    def _end_of_yielding(
-        self, tx: Transaction, job: Job, cause: YieldCause, end: Completion, sentence: str
-    ) -> None:
-        """It was told to make room; one that ended by itself meanwhile is judged by its own exit status."""
-        if cause is YieldCause.CANCEL:
-            self.cancelled(tx, job)
-        elif end.exit_code != EXIT_PREEMPTED and end.exit_code not in KILLED:
-            self.fail(tx, job, _failure_code(end.exit_code), sentence)
-        else:
-            self.after_yield(tx, job, cause)
-
-    def after_yield(self, tx: Transaction, job: Job, cause: YieldCause) -> None:
-        """Where a job goes that stopped because it was told to."""
-        if cause is YieldCause.CANCEL:
-            self.cancelled(tx, job)
-        elif cause is YieldCause.TIME_LIMIT:
-            self.fail(tx, job, "time_limit", job.reason)
-        elif cause is YieldCause.UNHEALTHY:
-            self.requeue(tx, job, "unhealthy_gpu", job.reason)
-        else:
-            self.yielded(tx, job, cause, job.reason)
-
-    def cancelled(self, tx: Transaction, job: Job) -> None:
-        """End a job that was told to yield because somebody cancelled it."""
-        tx.move_job(job, JobEvent.CANCELLED, ended_at=tx.now)
-        tx.emit("cancelled", job=job, reason=job.reason)
+        self.ended_with(tx, job, end, cause, actor)
 
 
 def _checkpoint_time(checkpoint: dict[str, Any], now: float) -> float:
@@ -261,15 +222,3 @@ def _checkpoint_time(checkpoint: dict[str, Any], now: float) -> float:
         return min(now, moment.timestamp()) if moment.tzinfo else now
     except (ValueError, OverflowError):
         return now
-
-
-def _failure_code(exit_code: int) -> str:
-    return "bad_input" if exit_code == EXIT_BAD_INPUT else f"exit_{exit_code}"
-
-
-def _sentence(end: Completion) -> str:
-    """Why it ended, in its own words where it left any."""
-    error = (end.result or {}).get("error")
-    own = error.get("message") if isinstance(error, dict) else None
-    words = end.message or (own if isinstance(own, str) else None)
-    return words or f"exited with {end.exit_code}"

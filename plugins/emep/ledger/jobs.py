@@ -10,21 +10,19 @@ from sqlalchemy.exc import IntegrityError
 
 from emep.api.schemas import Changes, JobRequest, JobState, JobView, Page
 from emep.exceptions import ConflictError, InvalidError, RejectedJobError
-from emep.ledger.base import LedgerBase
 from emep.ledger.database import Transaction
+from emep.ledger.ends import Ends
 from emep.ledger.ids import job_ids
 from emep.ledger.repository import (
     changed_jobs,
     clock_row,
     count_and_page,
-    current_allocation,
     get_job,
     job_view,
     job_views,
     jobs_by_id,
 )
 from emep.ledger.snapshot import model_job, read_nodes
-from emep.ledger.states import AllocationEvent, JobEvent, YieldCause
 from emep.ledger.tables import Job, Node
 from emep.policy import Policy
 from emep.scheduling import validate_job
@@ -55,7 +53,7 @@ class Submitter:
     """The DAG that asks, where the account may be believed about it."""
 
 
-class Jobs(LedgerBase):
+class Jobs(Ends):
     """The part of the ledger service that deals with jobs."""
 
     _nodes_cache: tuple[object, tuple[ModelNode, ...]] | None = None
@@ -146,6 +144,7 @@ class Jobs(LedgerBase):
             map_index=task.map_index if task else -1,
             try_number=task.try_number if task else 1,
             last_try=task.last_try if task else True,
+            task_deadline=tx.now + task.execution_timeout if task and task.execution_timeout else None,
             submitted_at=tx.now,
             queued_at=tx.now,
             not_before=0.0,
@@ -223,33 +222,8 @@ class Jobs(LedgerBase):
 
         def work(tx: Transaction) -> JobView:
             job = get_job(tx.session, job_id, lock=True)
-            state = JobState(job.state)
-            if state is JobState.CANCELLED:
-                return job_view(tx.session, job)
-            allocation = current_allocation(tx.session, job, lock=True)
-            if state is JobState.RUNNING and allocation is not None:
-                self.tell_to_yield(tx, job, allocation, YieldCause.CANCEL, why, actor=actor)
-            elif state is JobState.YIELDING and allocation is not None:
-                if allocation.yield_cause != YieldCause.CANCEL.value:
-                    allocation.yield_cause = YieldCause.CANCEL.value
-                    job.reason_code, job.reason = YieldCause.CANCEL.value, why
-                    tx.emit("cancel_requested", job=job, actor=actor, reason=why, plan=False)
-            elif state in (JobState.PENDING, JobState.STARTING):
-                if state is JobState.STARTING and allocation is not None:
-                    self.end_allocation(
-                        tx,
-                        allocation,
-                        AllocationEvent.LOST,
-                        code="cancelled",
-                        reason=why,
-                        actor=actor,
-                        confirmed=False,
-                    )
-                tx.move_job(job, JobEvent.CANCELLED, ended_at=tx.now, reason_code="cancelled", reason=why)
-                self.release_holds(tx, job.id)
-                tx.emit("cancelled", job=job, actor=actor, reason=why)
-            else:
-                raise ConflictError(f"job {job_id} has ended already: {state.value}", state=state.value)
+            if JobState(job.state) is not JobState.CANCELLED and not self.call_off(tx, job, why, actor):
+                raise ConflictError(f"job {job_id} has ended already: {job.state}", state=job.state)
             return job_view(tx.session, job)
 
         return self.database.write(work)

@@ -1,0 +1,297 @@
+"""Where work goes when it ends: whose failure it was decides whether it goes back to the queue, and how.
+
+Application: the engine ended with an exit status of its own; the job has failed, and its task's retry policy
+decides. Infrastructure: node or lease lost, GPU unhealthy, nothing started in time, killed by a signal that
+nobody of EMEP sent; the job goes back in the same try, a bounded number of times. Told to make room: it goes
+back, and nothing counts.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any
+
+from emep.api.schemas import Completion, JobState
+from emep.ledger.base import LedgerBase
+from emep.ledger.database import Transaction
+from emep.ledger.repository import current_allocation, to_datetime
+from emep.ledger.snapshot import model_job, read_nodes
+from emep.ledger.states import AllocationEvent, JobEvent, YieldCause
+from emep.ledger.tables import Job
+from emep.scheduling import validate_job
+
+EXIT_DONE, EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_GPU_MEMORY = 0, 65, 75, 86
+KILLED = frozenset({137, 143, -9, -15})
+"""SIGKILL and SIGTERM, as a shell and as Python count them."""
+NOT_STARTED = frozenset({126, 127})
+"""A shell's word for a command that cannot be run, and an agent's for an order it cannot carry out."""
+LIMITS = frozenset({YieldCause.TIME_LIMIT, YieldCause.EXECUTION_TIMEOUT})
+UNCOUNTED = frozenset({YieldCause.PREEMPTION, YieldCause.DRAIN})
+"""What EMEP itself asked for, for somebody else's sake."""
+
+
+class Verdict(str, Enum):
+    """What an end means for the job."""
+
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    """It stopped because it was told to: the cause decides where it goes."""
+    INFRASTRUCTURE = "infrastructure"
+    GPU_MEMORY = "gpu_memory"
+    FAILED = "failed"
+
+
+def verdict(exit_code: int, cause: YieldCause | None, runtime: str = "agent") -> Verdict:
+    """Whose failure an exit status was; ``cause``: why it had been told to yield, if it had.
+
+    Work that exits by itself while it is told to make room is judged by its own exit status.
+    """
+    if exit_code == EXIT_DONE:
+        return Verdict.COMPLETED
+    stopped = exit_code == EXIT_PREEMPTED or exit_code in KILLED
+    if cause is YieldCause.CANCEL or (cause is not None and stopped):
+        return Verdict.STOPPED
+    if cause in LIMITS and exit_code == EXIT_GPU_MEMORY:
+        return Verdict.STOPPED
+    if cause is YieldCause.UNHEALTHY and exit_code != EXIT_BAD_INPUT:
+        # The GPU had been found bad: what fails on it says nothing about the work.
+        return Verdict.INFRASTRUCTURE
+    if stopped or (exit_code in NOT_STARTED and runtime == "agent"):
+        return Verdict.INFRASTRUCTURE
+    return Verdict.GPU_MEMORY if exit_code == EXIT_GPU_MEMORY else Verdict.FAILED
+
+
+class Ends(LedgerBase):
+    """The moves of a job out of its allocation, and out of the queue."""
+
+    def ended_with(
+        self, tx: Transaction, job: Job, end: Completion, cause: YieldCause | None, actor: str
+    ) -> None:
+        """Move a job whose work has ended with an exit status; its allocation is over already."""
+        what = verdict(end.exit_code, cause, job.runtime)
+        if what is Verdict.COMPLETED:
+            tx.move_job(job, JobEvent.COMPLETED, ended_at=tx.now, reason_code="", reason="completed")
+            tx.emit("completed", job=job, actor=actor)
+        elif what is Verdict.STOPPED and cause is not None:
+            self.after_yield(tx, job, cause)
+        elif what is Verdict.INFRASTRUCTURE:
+            self.requeue(tx, job, *_infrastructure(end, cause))
+        elif what is Verdict.GPU_MEMORY:
+            self._out_of_gpu_memory(tx, job, end, actor)
+        else:
+            code = "bad_input" if end.exit_code == EXIT_BAD_INPUT else f"exit_{end.exit_code}"
+            self.fail(tx, job, code, sentence_of(end), actor)
+
+    def after_yield(self, tx: Transaction, job: Job, cause: YieldCause) -> None:
+        """Where a job goes that stopped because it was told to."""
+        if cause is YieldCause.CANCEL:
+            self.cancelled(tx, job)
+        elif cause in LIMITS:
+            self.fail(tx, job, cause.value, job.reason)
+        elif cause is YieldCause.UNHEALTHY:
+            self.requeue(tx, job, "unhealthy_gpu", job.reason)
+        else:
+            self.yielded(tx, job, cause, job.reason)
+
+    # ---- back to the queue ---------------------------------------------------------------------------------
+
+    def yielded(self, tx: Transaction, job: Job, cause: YieldCause | None, reason: str) -> None:
+        """Put a job that made room back to its place: its priority and submission time are the old ones."""
+        preempted = cause is YieldCause.PREEMPTION
+        tx.move_job(
+            job,
+            JobEvent.YIELDED,
+            queued_at=tx.now,
+            not_before=0.0,
+            preempted=job.preempted or preempted,
+            preemptions=job.preemptions + (1 if preempted else 0),
+            reason_code="",
+            reason=reason,
+        )
+        tx.emit("yielded", job=job, code=cause.value if cause else "", reason=reason)
+
+    def requeue(self, tx: Transaction, job: Job, code: str, reason: str) -> None:
+        """Put a job back because infrastructure was lost under it.
+
+        At most ``retries.max_infrastructure`` times, each twice as late as the one before: the n-th waits
+        ``min(backoff * 2**n, max_backoff)`` seconds. Then it is a dead letter.
+        """
+        retries = self.policy.retries
+        used_up = job.requeues >= retries.max_infrastructure
+        wait = min(retries.backoff * 2.0 ** min(job.requeues, 60), retries.max_backoff)
+        tx.move_job(
+            job,
+            JobEvent.REQUEUED,
+            queued_at=tx.now,
+            not_before=tx.now + wait,
+            requeues=job.requeues if used_up else job.requeues + 1,
+            reason_code="",
+            reason=f"{reason}; requeued, not before {_clock_time(tx.now + wait)}",
+        )
+        if used_up:
+            self._dead_for_infrastructure(tx, job, code, reason)
+            return
+        tx.emit(
+            "requeued", job=job, code=code, reason=reason, not_before=tx.now + wait, requeues=job.requeues
+        )
+
+    def _dead_for_infrastructure(self, tx: Transaction, job: Job, code: str, reason: str) -> None:
+        times = self.policy.retries.max_infrastructure
+        sentence = f"requeued {times} times for lost infrastructure, no more are allowed; the last: {reason}"
+        tx.move_job(job, JobEvent.DIED, ended_at=tx.now, reason_code=code, reason=sentence)
+        tx.emit("dead", job=job, code="requeues_used_up", reason=sentence)
+        self.bury(tx, job, "requeues_used_up", sentence)
+
+    # ---- out of GPU memory ---------------------------------------------------------------------------------
+
+    def _out_of_gpu_memory(self, tx: Transaction, job: Job, end: Completion, actor: str) -> None:
+        """Once, the same job goes back as a CPU job that works in chunks; a second time is a failure."""
+        own = sentence_of(end)
+        if job.gpu_count == 0 or job.promoted_from_gpus is not None:
+            where = "promoted to the CPU before" if job.promoted_from_gpus is not None else "without GPUs"
+            self.fail(tx, job, f"exit_{end.exit_code}", f"{own} (out of GPU memory, {where})", actor)
+            return
+        changes = _on_cpu(job)
+        columns = {column.key: getattr(job, column.key) for column in Job.__mapper__.column_attrs}
+        changed = model_job(SimpleNamespace(**(columns | changes)), self.policy)
+        nodes = read_nodes(tx.session, alive_since=0.0)
+        reject = validate_job(changed, nodes, self.policy)
+        if reject is not None:
+            sentence = f"{own} (out of GPU memory); it cannot run on the CPU either: {reject.message}"
+            self.fail(tx, job, f"exit_{end.exit_code}", sentence, actor)
+            return
+        had = job.gpu_count
+        reason = f"out of memory on {had} GPU{'s' if had > 1 else ''}: runs once more on the CPU, in chunks"
+        tx.move_job(
+            job,
+            JobEvent.REQUEUED,
+            queued_at=tx.now,
+            not_before=0.0,
+            promoted_from_gpus=had,
+            reason_code="",
+            reason=reason,
+            **changes,
+        )
+        tx.emit("promoted", job=job, code="gpu_out_of_memory", reason=f"{reason} ({own})", gpus=had)
+
+    # ---- ends ----------------------------------------------------------------------------------------------
+
+    def fail(self, tx: Transaction, job: Job, code: str, reason: str, actor: str = "scheduler") -> None:
+        """End a job as failed; a task's last try that fails is a dead letter."""
+        last = job.dag_id is not None and job.last_try
+        event = JobEvent.DIED if last else JobEvent.FAILED
+        tx.move_job(job, event, ended_at=tx.now, reason_code=code, reason=reason)
+        tx.emit("dead" if last else "failed", job=job, code=code, reason=reason, actor=actor)
+        if last:
+            self.bury(tx, job, code, reason)
+
+    def cancelled(self, tx: Transaction, job: Job) -> None:
+        """End a job that was told to yield because somebody cancelled it."""
+        tx.move_job(job, JobEvent.CANCELLED, ended_at=tx.now)
+        tx.emit("cancelled", job=job, reason=job.reason)
+
+    def call_off(self, tx: Transaction, job: Job, reason: str, actor: str) -> bool:
+        """End a job because nobody wants it any more; False where it has ended already.
+
+        At once while it waits, by telling it to checkpoint and exit while it runs. What has been granted and
+        has not reported yet is taken back; its agent is told to abort.
+        """
+        state = JobState(job.state)
+        allocation = current_allocation(tx.session, job, lock=True)
+        if state is JobState.RUNNING and allocation is not None:
+            self.tell_to_yield(tx, job, allocation, YieldCause.CANCEL, reason, actor=actor)
+        elif state is JobState.YIELDING and allocation is not None:
+            if allocation.yield_cause != YieldCause.CANCEL.value:
+                allocation.yield_cause = YieldCause.CANCEL.value
+                job.reason_code, job.reason = YieldCause.CANCEL.value, reason
+                tx.emit("cancel_requested", job=job, actor=actor, reason=reason, plan=False)
+        elif state in (JobState.PENDING, JobState.STARTING):
+            self._take_back(tx, job, "cancelled", reason, actor)
+            tx.move_job(job, JobEvent.CANCELLED, ended_at=tx.now, reason_code="cancelled", reason=reason)
+            self.release_holds(tx, job.id)
+            tx.emit("cancelled", job=job, actor=actor, reason=reason)
+        else:
+            return False
+        return True
+
+    def time_out(self, tx: Transaction, job: Job, reason: str) -> None:
+        """The task's ``execution_timeout`` is over: the job ends, and its task's retry policy decides.
+
+        One that waits ends at once, as ``cancelled`` with the code ``execution_timeout`` (a last try is a
+        dead letter); one that runs is told to checkpoint and exit, and has then failed.
+        """
+        code, state = YieldCause.EXECUTION_TIMEOUT, JobState(job.state)
+        if state is JobState.PENDING:
+            last = job.dag_id is not None and job.last_try
+            event = JobEvent.DIED if last else JobEvent.CANCELLED
+            tx.move_job(job, event, ended_at=tx.now, reason_code=code.value, reason=reason)
+            self.release_holds(tx, job.id)
+            tx.emit("dead" if last else "cancelled", job=job, code=code.value, reason=reason)
+            if last:
+                self.bury(tx, job, code.value, reason)
+        elif state is JobState.STARTING:
+            self._take_back(tx, job, code.value, reason, "scheduler")
+            self.fail(tx, job, code.value, reason)
+        elif state is JobState.RUNNING:
+            allocation = current_allocation(tx.session, job, lock=True)
+            if allocation is not None:
+                self.tell_to_yield(tx, job, allocation, code, reason)
+
+    def _take_back(self, tx: Transaction, job: Job, code: str, reason: str, actor: str) -> None:
+        """End the allocation of a job that has not reported yet, if it has one."""
+        allocation = current_allocation(tx.session, job, lock=True)
+        if JobState(job.state) is JobState.STARTING and allocation is not None:
+            lost = AllocationEvent.LOST
+            self.end_allocation(tx, allocation, lost, code=code, reason=reason, actor=actor, confirmed=False)
+
+
+def sentence_of(end: Completion) -> str:
+    """Why work ended, in its own words where it left any."""
+    error = (end.result or {}).get("error")
+    own = error.get("message") if isinstance(error, dict) else None
+    words = end.message or (own if isinstance(own, str) else None)
+    return words or f"exited with {end.exit_code}"
+
+
+def _infrastructure(end: Completion, cause: YieldCause | None) -> tuple[str, str]:
+    """Code and sentence of an end that is not the application's doing."""
+    if cause is YieldCause.UNHEALTHY:
+        return "unhealthy_gpu", f"{sentence_of(end)}, on a GPU that was reported bad"
+    if end.exit_code == EXIT_PREEMPTED:
+        return "stopped", "stopped without EMEP's doing, its checkpoint is saved"
+    if end.exit_code in NOT_STARTED:
+        return "not_started", f"nothing could be started: {sentence_of(end)}"
+    number = end.exit_code - 128 if end.exit_code > 0 else -end.exit_code
+    name = signal.Signals(number).name
+    words = end.message or (f"ended by {name}" if not end.result else sentence_of(end))
+    sentence = f"{words}; nobody of EMEP sent that signal"
+    if number == signal.SIGKILL:
+        sentence += " (the kernel does when a node's memory is full: if it repeats, ask for more memory)"
+    return "killed", sentence
+
+
+def _on_cpu(job: Job) -> dict[str, Any]:
+    """The columns of a job that is to run on the CPU: no demand that only a GPU can meet is left."""
+    topology = dict(job.topology or {})
+    if topology.get("required") == "nvlink":
+        topology["required"] = "node"
+    if topology.get("preferred") == "nvlink":
+        topology["preferred"] = "node"
+    return {
+        "gpu_count": 0,
+        "node_count": None,
+        "gpu_memory_min": 0,
+        "gpu_type": "",
+        "nvlink_required": False,
+        "topology": topology,
+        # Checkpoints do not depend on these two: it resumes from its last one.
+        "spec": None if job.spec is None else {**job.spec, "chunked": True, "device": "cpu"},
+    }
+
+
+def _clock_time(seconds: float) -> str:
+    moment = to_datetime(math.ceil(seconds))
+    return moment.strftime("%H:%M:%S UTC") if moment else ""
