@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +24,31 @@ from emep.demo.processes import Processes
 from emep.demo.stack import Stack
 
 ENDED = ("success", "failed")
+DEMO_AGENT = ("--simulate", "4", "--group-size", "4")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a stack of real processes consists of; by default the demo's parts with its small models."""
+
+    models: bool = True
+    ready_dag: str = "emep_pipeline"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Over the demo's, for all processes."""
+    agents: tuple[str, ...] = ("node-a", "node-b")
+    agent_flags: tuple[str, ...] = DEMO_AGENT
+    agent_environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class RealAirflow:
     """The running stack, its API, and short words for what tests do with it."""
 
-    def __init__(self, stack: Stack, api: DemoApi) -> None:
+    def __init__(self, stack: Stack, api: DemoApi, setup: Setup | None = None) -> None:
         self.stack = stack
         self.api = api
+        self.setup = setup or Setup()
+        self.down: set[str] = set()
+        """Processes that a test has killed and not started again."""
         self._runs = 0
 
     @property
@@ -60,10 +80,75 @@ class RealAirflow:
         """Wait for a condition while all processes live; its value."""
         until = time.monotonic() + seconds
         while not (value := condition()):
-            self.stack.processes.check(("migrate", "models"))
+            if not self.down:
+                self.stack.processes.check(("migrate", "models"))
             assert time.monotonic() < until, "waited too long"
             time.sleep(0.5)
         return value
+
+    # ---- processes that are killed and started again ---------------------------------------------------
+
+    def kill(self, name: str) -> None:
+        """SIGKILL for a process and all of its group; returns once it has ended."""
+        pid = self.stack.processes.pid(name)
+        assert pid is not None
+        self.down.add(name)
+        os.killpg(pid, signal.SIGKILL)
+        assert self.stack.processes.wait(name, 30) is not None
+
+    def start(self, name: str) -> None:
+        """Start a process of Airflow's that was killed; returns once Airflow calls it healthy."""
+        self.stack.start_component(name)
+        self.wait(lambda: self.api.not_ready() != "API server", 300)
+        if name == "api-server":
+            self.api.warm_up()
+        self.wait(lambda: not self.api.not_ready(), 300)
+        self.down.discard(name)
+
+    def start_agent(self, name: str) -> None:
+        """Start a node's agent; returns once the node is alive."""
+        stack = replace(self.stack, env={**self.stack.env, **self.setup.agent_environment})
+        stack.start_agent(name, *self.setup.agent_flags)
+        self.down.discard(f"agent-{name}")
+
+    def kill_agent(self, name: str) -> None:
+        """SIGKILL for the agent alone: what it started goes on."""
+        self.kill(f"agent-{name}")
+
+    def kill_node(self, name: str) -> None:
+        """As if the node's power failed: its agent and everything that it started."""
+        self.kill_agent(name)
+        for pid in processes_of(self.stack.home.agents / name):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def break_gpus(self, name: str, faults: Mapping[str, Any]) -> None:
+        """Let simulated GPUs of a node fail from now on; an empty mapping repairs them all."""
+        path = self.stack.home.agents / name / "simulated-faults.json"
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(dict(faults)))
+        part.replace(path)
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """A job as the ledger has it."""
+        call: Call[Any] = Call("GET", f"/jobs/{job_id}")
+        return dict(self.api._client.raw(call))
+
+    def jobs(self, run: Run) -> list[dict[str, Any]]:
+        """All jobs of a run, page by page."""
+        found: list[dict[str, Any]] = []
+        params: dict[str, Any] = {"dag_id": run.dag_id, "run_id": run.run_id, "limit": 200}
+        while True:
+            call: Call[Any] = Call("GET", "/jobs", params=params)
+            page = self.api._client.raw(call)
+            found += page["items"]
+            if not page["next"]:
+                return found
+            params["next"] = page["next"]
+
+    def node(self, name: str) -> Any:
+        """A node as the ledger knows it."""
+        return next(node for node in self._nodes() if node.name == name)
 
 
 class Run:
@@ -115,6 +200,33 @@ class Run:
         call: Call[Any] = Call("GET", "/jobs", params={"dag_id": self.dag_id, "run_id": self.run_id})
         return list(self.airflow.api._client.raw(call)["items"])
 
+    def job(self) -> dict[str, Any] | None:
+        """The newest job of the run; None while it has none."""
+        return next(iter(self.jobs()), None)
+
+    def job_is(self, *states: str) -> bool:
+        """Whether the newest job is in one of the states."""
+        job = self.job()
+        return job is not None and job["state"] in states
+
+    def set_task(self, task_id: str, state: str) -> None:
+        """Mark a task by hand."""
+        path = f"/dags/{self.dag_id}/dagRuns/{self.run_id}/taskInstances/{task_id}"
+        self.airflow.call("PATCH", path, {"new_state": state})
+
+    def set_state(self, state: str) -> None:
+        """Mark the run by hand."""
+        self.airflow.call("PATCH", f"/dags/{self.dag_id}/dagRuns/{self.run_id}", {"state": state})
+
+    def clear(self, task_id: str) -> None:
+        """Clear a task by hand: it begins another try."""
+        body = {"dag_run_id": self.run_id, "task_ids": [task_id], "only_failed": False, "dry_run": False}
+        self.airflow.call("POST", f"/dags/{self.dag_id}/clearTaskInstances", body)
+
+    def delete(self) -> None:
+        """Delete the run by hand."""
+        self.airflow.call("DELETE", f"/dags/{self.dag_id}/dagRuns/{self.run_id}")
+
     @property
     def folder(self) -> Path:
         """Where its artifacts go."""
@@ -135,24 +247,30 @@ def free_port(first: int, last: int) -> int:
 
 
 @contextmanager
-def real_airflow(folder: Path) -> Iterator[RealAirflow]:
+def real_airflow(folder: Path, setup: Setup | None = None) -> Iterator[RealAirflow]:
     """Start everything in ``folder``; at the end nothing of it runs."""
+    setup = setup or Setup()
     home, project = DemoHome(folder / "airflow-stack"), project_root()
     home.create()
+    first, last = os.environ.get("EMEP_TEST_PORTS", "18150-18199").split("-")
     with Processes(home.logs) as processes:
-        stack = Stack.of(home, project, free_port(18150, 18199), processes)
-        command = models.command(sys.executable, home.models, small=True)
-        processes.start("models", command, models.environment(stack.env), project)
+        port = free_port(int(first), int(last))
+        stack = Stack.of(home, project, port, processes, setup.environment)
+        if setup.models:
+            command = models.command(sys.executable, home.models, small=True)
+            processes.start("models", command, models.environment(stack.env), project)
         stack.migrate()
         stack.start_airflow()
         api = stack.api()
         try:
+            running = RealAirflow(stack, api, setup)
             stack.wait_for_api(api)
-            for name in ("node-a", "node-b"):
-                stack.start_agent(name, "--simulate", "4", "--group-size", "4")
-            stack.wait_until_ready(api, "emep_pipeline", 2)
-            stack.finished("models")
-            yield RealAirflow(stack, api)
+            for name in setup.agents:
+                running.start_agent(name)
+            stack.wait_until_ready(api, setup.ready_dag, len(setup.agents))
+            if setup.models:
+                stack.finished("models")
+            yield running
         finally:
             api.close()
 

@@ -1,0 +1,74 @@
+"""GPUs that fail and nodes that are lost, and the health DAG that says so."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.airflow
+HEALTH = "emep_gpu_health"
+
+
+def findings(loop) -> list[dict[str, object]]:
+    """What all runs of the health DAG have returned."""
+    runs = loop.airflow.call("GET", f"/dags/{HEALTH}/dagRuns", order_by="run_after", limit=100)["dag_runs"]
+    batches = [
+        loop.airflow.api.result(HEALTH, run["dag_run_id"], "watch")
+        for run in runs
+        if run["state"] == "success"
+    ]
+    return [finding for batch in batches if batch for finding in batch["findings"]]
+
+
+def test_the_job_of_a_gpu_that_goes_bad_moves_to_another_in_one_try(loop):
+    work = loop.trigger(held=True)
+    loop.wait(lambda: work.is_at_its_last_step)
+    (bad,) = work.run.job()["gpus"]
+    loop.airflow.break_gpus(bad["node"], {str(bad["index"]): {"xid": 79}})
+    loop.wait(lambda: work.run.job()["epoch"] == 2 and work.run.job_is("running"))
+    job = work.run.job()
+    assert job["gpus"] != [bad]
+    assert (job["requeues"], job["preempted"]) == (1, False)
+    gpu = loop.airflow.node(bad["node"]).gpus[bad["index"]]
+    assert gpu.state == "unhealthy"
+    assert "Xid 79" in gpu.state_reason
+    loop.airflow.break_gpus(bad["node"], {})
+    loop.wait(lambda: loop.airflow.node(bad["node"]).gpus[bad["index"]].state == "healthy")
+    work.let_it_end()
+    work.succeeded_in_one_try()
+    said = loop.wait(lambda: [f for f in findings(loop) if f["job_id"] == job["id"]])
+    assert {finding["code"] for finding in said} >= {"unhealthy", "unhealthy_gpu"}
+    told = [f for f in findings(loop) if f["event"] == "gpu_unhealthy" and f["gpu_index"] == bad["index"]]
+    assert told
+
+
+def test_an_agent_that_is_killed_costs_nothing_while_its_work_lives(loop):
+    work = loop.trigger(held=True)
+    loop.wait(lambda: work.is_at_its_last_step)
+    (gpu,) = work.run.job()["gpus"]
+    loop.airflow.kill_agent(gpu["node"])
+    loop.airflow.start_agent(gpu["node"])
+    loop.wait(lambda: loop.airflow.node(gpu["node"]).alive)
+    work.let_it_end()
+    work.succeeded_in_one_try()
+    assert work.run.job()["epoch"] == 1
+
+
+def test_the_job_of_a_node_that_is_lost_goes_on_elsewhere_in_one_try(loop):
+    work = loop.trigger(held=True)
+    loop.wait(lambda: work.is_at_its_last_step)
+    (gpu,) = work.run.job()["gpus"]
+    loop.airflow.kill_node(gpu["node"])
+    loop.wait(lambda: work.run.job()["epoch"] == 2 and work.run.job_is("running"))
+    (after,) = work.run.job()["gpus"]
+    assert after["node"] != gpu["node"]
+    work.let_it_end()
+    work.succeeded_in_one_try()
+    job = work.run.job()
+    assert (job["requeues"], job["preempted"]) == (1, False)
+    loop.airflow.start_agent(gpu["node"])
+    loop.wait(lambda: all(one.state == "healthy" for one in loop.airflow.node(gpu["node"]).gpus))
+    assert not loop.airflow.held_gpus()
+    said = loop.wait(lambda: [f for f in findings(loop) if f["job_id"] == job["id"]])
+    assert {finding["event"] for finding in said} >= {"allocation_lost", "requeued"}, json.dumps(said)
