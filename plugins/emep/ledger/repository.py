@@ -143,6 +143,8 @@ def _job_view(job: Job, allocation: Allocation | None) -> JobView:
         gpus=[GpuRef(node=node, index=index, uuid=uuid) for node, index, uuid in gpus],
         allocation_id=job.allocation_id,
         reason=job.reason,
+        reason_code=job.reason_code,
+        promoted_from_gpus=job.promoted_from_gpus,
         exit_code=job.exit_code,
         result=job.result,
         airflow=task,
@@ -239,7 +241,7 @@ def _node_state(node: Node, has_work: bool, alive_since: float) -> str:
 
 
 def gpu_state(gpu: Gpu, node_drain: bool, is_held: bool) -> GpuState:
-    """What a GPU is to everybody who asks: unhealthy before drained, and draining while work is left on it."""
+    """What a GPU is to everybody who asks: unhealthy before drained; draining while work is left on it."""
     if gpu.state != GpuState.HEALTHY.value or not (gpu.drain or node_drain):
         return GpuState(gpu.state)
     return GpuState.DRAINING if is_held else GpuState.DRAINED
