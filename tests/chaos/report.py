@@ -10,6 +10,9 @@ from tests.chaos.harness import Harness
 from tests.chaos.invariants import Violation, presences
 from tests.chaos.model import Evidence
 
+SHOWN = 10
+"""Violations of one invariant that are printed."""
+
 
 def lost_work(evidence: Evidence) -> dict[str, float]:
     """Steps that were done again because they came after the last checkpoint, and the seconds they took."""
@@ -88,9 +91,9 @@ def in_words(report: dict[str, Any]) -> str:
     ]
     for name, found in report["invariants"].items():
         rows.append(f"  {'BROKEN' if found else 'holds '}  {name}")
-        for violation in found[:20]:
+        for violation in found[:SHOWN]:
             rows.append(f"      {violation['sentence']}")
-            rows.extend(f"        {line}" for line in violation["lines"])
-        if len(found) > 20:
-            rows.append(f"      and {len(found) - 20} more")
+            rows.extend(f"        {str(line)[:400]}" for line in violation["lines"])
+        if len(found) > SHOWN:
+            rows.append(f"      and {len(found) - SHOWN} more (--report FILE has them all)")
     return "\n".join(rows)

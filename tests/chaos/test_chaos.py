@@ -1,0 +1,58 @@
+"""Thirty kills on a real control plane with real agents, supervisors and engines; no invariant may break."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+KILLS = 30
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], dict]:
+    """The command itself, on PostgreSQL where there is one."""
+    folder = tmp_path_factory.mktemp("chaos")
+    database = "postgres" if os.environ.get("EMEP_TEST_POSTGRES_URL") else "sqlite"
+    command = [
+        *(sys.executable, "-m", "tests.chaos", "--kills", str(KILLS), "--kill-every", "1.5"),
+        *("--database", database, "--outage", "15", "--freeze-every", "10", "--settle", "45"),
+        *("--steps", "10", "40", "--folder", str(folder / "run"), "--report", str(folder / "report.json")),
+    ]
+    own = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
+    done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=600)
+    print(done.stdout, done.stderr)
+    return done, json.loads((folder / "report.json").read_text())
+
+
+def test_every_invariant_holds_after_thirty_kills(run) -> None:
+    done, report = run
+    assert {name: found for name, found in report["invariants"].items() if found} == {}
+    assert done.returncode == 0
+
+
+def test_the_run_was_a_bad_day(run) -> None:
+    """A run in which nothing could break would prove nothing."""
+    _, report = run
+    assert report["kills_total"] >= KILLS
+    assert {"agent", "supervisor", "engine", "api-server"} <= report["kills"].keys()
+    assert report["outages"]
+    assert report["requeues"] > 0
+    assert report["epochs"] > len(report["jobs"])
+    assert report["jobs"]["completed"] > 5
+    assert report["lost_work"]["steps_done_again"] > 0
+    assert sum(report["probes"].values()) > 0
+    assert report["gpu_presences"] > KILLS
+
+
+def test_wrong_use_is_named() -> None:
+    own = {key: value for key, value in os.environ.items() if key != "EMEP_TEST_POSTGRES_URL"}
+    command = [sys.executable, "-m", "tests.chaos", "--database", "postgres"]
+    done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "EMEP_TEST_POSTGRES_URL" in done.stderr
