@@ -1,0 +1,351 @@
+"""The trigger that sees a pod's job through its whole life (docs/architecture.md).
+
+As ``JobTrigger`` it is level-triggered: the ledger's row and the pod alone decide. On a grant it creates the
+pod, named by job and epoch, or adopts the one that is there; it passes on how the pod ended, tells it to end
+when its job must yield, and lets nothing run whose lease is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from emep.runtime.kubernetes import status
+from emep.runtime.kubernetes.client import Cluster, ConnectionUnusableError, KubeError
+from emep.runtime.kubernetes.manifest import PodPlan
+from emep.runtime.kubernetes.status import EXIT_BAD_INPUT, EXIT_KILLED, Phase, PodState
+from emep.triggers.job import JobTrigger
+from emep.triggers.pod_run import CannotStartError, PodRun
+
+if TYPE_CHECKING:
+    from emep.api.schemas import JobView
+    from emep.triggers.hub import Hub, Subscription
+    from emep.triggers.pod_hub import PodHub
+
+OVER_GRACE = 5.0
+"""Seconds for a pod whose lease is over: nothing that it still does counts."""
+LEAVE_SECONDS = 40.0
+"""How long the end of a task waits for the end of its pods."""
+LOG_SECONDS = 15.0
+RETRY_SECONDS = 5.0
+
+
+class PodTrigger(JobTrigger):
+    """``JobTrigger`` whose job's work is a pod. ``plan`` is the rendered pod, ``cluster`` says where."""
+
+    def __init__(self, *, plan: dict[str, Any], cluster: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.plan, self.cluster = plan, cluster
+        self._plan, self._cluster = PodPlan(**plan), Cluster(**cluster)
+        self._runs: dict[int, PodRun] = {}
+        self._pods: PodHub | None = None
+        self._wake: Callable[[], None] = lambda: None
+        self._pod_said = ""
+        self._looked_back = False
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, from which a triggerer makes the trigger anew."""
+        _, arguments = super().serialize()
+        return "emep.triggers.pod.PodTrigger", arguments | {"plan": self.plan, "cluster": self.cluster}
+
+    async def _follow(self, hub: Hub, subscription: Subscription) -> JobView:
+        from emep.triggers.pod_hub import PodHub
+
+        self._wake = subscription.wake
+        self._pods = await PodHub.get(self._cluster, self._plan.namespace, hub)
+        self._pods.join(self.job_id, self._wake)
+        try:
+            return await super()._follow(hub, subscription)
+        finally:
+            for timer in self._timers:
+                timer.cancel()
+            runs, self._runs = self._runs, {}
+            for run in runs.values():
+                await run.close()
+            await self._pods.leave(self.job_id, self._wake)
+
+    # ---- what the job's state asks for ---------------------------------------------------------------------
+
+    async def act(self, hub: Hub, job: JobView) -> None:
+        """Bring the cluster in line with the ledger, or the ledger with the cluster."""
+        from emep.client import EmepError
+
+        assert self._pods is not None  # noqa: S101
+        try:
+            await self._pods.synced()
+        except (ConnectionUnusableError, KubeError) as error:
+            await self._refuse_all(hub, job, error)
+            return
+        try:
+            await self._look_back(hub, job)
+            blocked = await self._clear_older(job)
+            if job.state.value in ("starting", "running", "yielding"):
+                await self._tend(hub, job, blocked)
+        except CannotStartError as error:
+            await self._runs[job.epoch].refuse(error)
+        except (EmepError, KubeError) as error:
+            self.log.warning("%s; trying again", error)
+            self._again(RETRY_SECONDS)
+
+    async def _tend(self, hub: Hub, job: JobView, blocked: bool) -> None:
+        run = await self._run(hub, job)
+        if run is None:
+            return
+        if run.pod is None:
+            if run.lease.started and not await run.exists():
+                words = f"pod {run.name} is gone, and EMEP has not deleted it"
+                await run.lost("pod_deleted", words, gone=True)
+                return
+            may = run.pod is None and not blocked and job.state.value == "starting"
+            if may and not await run.create():
+                self._again(RETRY_SECONDS)
+            if run.pod is None:
+                return
+        run.attend()
+        state = run.state
+        if state is not None:
+            self._say_pod(run, state)
+            await self._judge(hub, job, run, state)
+
+    async def _run(self, hub: Hub, job: JobView) -> PodRun | None:
+        """The present epoch; None where its lease is over by now."""
+        from emep.client import EmepApiError
+
+        known = self._runs.get(job.epoch)
+        if known is not None or job.allocation_id is None:
+            return known
+        client = await hub.client()
+        try:
+            lease = await client.lease(job.allocation_id)
+        except EmepApiError as error:
+            if error.status == 409:
+                return None
+            raise
+        assert self._pods is not None  # noqa: S101
+        run = PodRun(self._plan, self.job_id, job.allocation_id, lease, self._pods, client)
+        self._runs[job.epoch] = run
+        return run
+
+    async def _judge(self, hub: Hub, job: JobView, run: PodRun, state: PodState) -> None:
+        """What the pod's state means for a job that the ledger believes at work."""
+        if state.phase is Phase.FINISHED:
+            await self._finished(hub, job, run, state)
+        elif state.phase is Phase.LOST:
+            await run.lost(
+                "pod_evicted", f"pod {run.name} was taken away: {state.reason}", gone=_is_dead(run)
+            )
+        elif not run.is_there:
+            await self._vanished(hub, job, run)
+        elif state.phase is Phase.BROKEN:
+            await run.complete(EXIT_BAD_INPUT if state.refused else 1, f"pod {run.name}: {state.reason}")
+            await run.delete(0)
+        elif (trouble := self._trouble(run)) and job.state.value != "starting":
+            # What was granted and has not reported is taken back by the ledger itself.
+            node = job.nodes[0] if job.nodes else "its node"
+            await run.lost("node_lost", f"node {node} of pod {run.name} is not ready: {trouble}", gone=False)
+        elif job.state.value == "yielding" and not run.told and not state.deleting:
+            await self._tell(hub, run)
+        elif state.phase is Phase.WAITING:
+            await self._late(run, state)
+
+    def _trouble(self, run: PodRun) -> str:
+        return self._pods.node_trouble(run.pod) if self._pods is not None and run.pod else ""
+
+    async def _finished(self, hub: Hub, job: JobView, run: PodRun, state: PodState) -> None:
+        """The container has ended. An ``emep-engine`` has reported that by itself, a moment ago."""
+        now = await hub.job(self.job_id)
+        if now.epoch != job.epoch or now.state.value not in ("starting", "running", "yielding"):
+            return
+        code = EXIT_KILLED if state.exit_code is None else state.exit_code
+        killed = code in (137, 143)
+        if killed and state.deleting and not run.told and now.state.value != "yielding":
+            await run.lost("pod_deleted", f"pod {run.name} was deleted, and not by EMEP", gone=True)
+        elif run.plan.supervised and code == 0:
+            # Its result never arrived, and without one there is nothing to go on with.
+            await run.lost(
+                "pod_lost", f"pod {run.name} has ended without its result being reported", gone=True
+            )
+        else:
+            await self._complete(run, code, state)
+
+    async def _complete(self, run: PodRun, code: int, state: PodState) -> None:
+        words = state.reason or ("" if run.plan.result_as_message else state.message.strip()[-1000:])
+        result = None
+        if run.plan.result_as_message and code == 0 and state.message:
+            try:
+                result = {"return_value": status.result_of(state.message)}
+            except ValueError as error:
+                code, words = EXIT_BAD_INPUT, f"pod {run.name}: {error}"
+        await run.log_shipped(LOG_SECONDS)
+        await run.complete(code, words or (f"pod {run.name} exited with {code}" if code else ""), result)
+
+    async def _vanished(self, hub: Hub, job: JobView, run: PodRun) -> None:
+        """The pod object is gone, and its last status does not say how the container ended."""
+        now = await hub.job(self.job_id)
+        if now.epoch != job.epoch or now.state.value not in ("starting", "running", "yielding"):
+            return
+        if run.told or now.state.value == "yielding":
+            await run.lost("pod_deleted", f"pod {run.name} has ended, as it was told", gone=True)
+        else:
+            await run.lost("pod_deleted", f"pod {run.name} was deleted, and not by EMEP", gone=True)
+
+    async def _tell(self, hub: Hub, run: PodRun) -> None:
+        """SIGTERM now, SIGKILL when the grace is over; an engine's directive comes with its heartbeat too."""
+        lease = await (await hub.client()).lease(run.allocation_id)
+        grace = run.lease.grace if lease.grace_left is None else lease.grace_left
+        self.log.info("Pod %s is told to checkpoint and end within %.0f s", run.name, grace)
+        await run.delete(max(1.0, grace))
+
+    async def _late(self, run: PodRun, state: PodState) -> None:
+        """A pod that does not start within ``startup_timeout_seconds`` of its creation goes back."""
+        limit = self._plan.startup_timeout
+        if limit is None:
+            return
+        left = limit - run.age()
+        if left > 0:
+            self._again(left + 0.1)
+            return
+        why = state.reason or "Kubernetes says no reason"
+        await run.lost(
+            "start_deadline", f"pod {run.name} has not started within {limit:g} s: {why}", gone=False
+        )
+        await run.delete(0)
+
+    # ---- what must not run any more ------------------------------------------------------------------------
+
+    async def _clear_older(self, job: JobView) -> bool:
+        """Delete pods of leases that are over.
+
+        True while one of them may still run on a node that is alive: the next epoch's pod waits for its end.
+        """
+        assert self._pods is not None  # noqa: S101
+        live = job.epoch if job.state.value in ("starting", "running", "yielding") else -1
+        blocked = False
+        for pod in self._pods.of_job(self.job_id):
+            epoch = status.identity(pod)[2]
+            if epoch == live:
+                continue
+            run, name = self._runs.get(epoch), pod["metadata"]["name"]
+            state = status.read(pod, self._plan.base_container)
+            if state.phase in (Phase.FINISHED, Phase.LOST) and run is not None:
+                await run.log_shipped(LOG_SECONDS)
+            if not pod["metadata"].get("deletionTimestamp"):
+                client = await self._pods.client()
+                await client.delete(f"{self._pods.path}/{name}", OVER_GRACE, pod["metadata"]["uid"])
+            ended = state.phase in (Phase.FINISHED, Phase.LOST)
+            blocked = blocked or not (ended or self._pods.node_trouble(pod))
+        return blocked
+
+    async def _look_back(self, hub: Hub, job: JobView) -> None:
+        """Once: confirm allocations of this job whose pods left while nobody watched."""
+        from emep.triggers.pod_sweep import confirm_gone
+
+        if self._looked_back or self._pods is None:
+            return
+        if job.epoch > 1 or job.state.value == "pending":
+            here = {status.identity(pod)[1] for pod in self._pods.of_job(self.job_id)}
+            for left in (await (await hub.client()).leaving()).items:
+                if left["job_id"] == self.job_id and left["id"] not in here:
+                    await confirm_gone(hub, left["id"])
+        self._looked_back = True
+
+    async def _refuse_all(self, hub: Hub, job: JobView, error: Exception) -> None:
+        """The cluster cannot be used at all: nothing of this job can be there, so the job ends with that."""
+        words = f"{error}" if isinstance(error, ConnectionUnusableError) else (
+            f"{self._cluster.words} is not accepted by the cluster ({error}): "
+            "its credentials are wrong or have expired, or lack the rights of docs/operate.md"
+        )  # fmt: skip
+        started = job.state.value in ("running", "yielding")
+        if not started and job.state.value == "starting":
+            run = await self._run(hub, job)
+            if run is None:
+                return
+            started = run.lease.started
+            if not started:
+                await run.complete(EXIT_BAD_INPUT, words)
+                return
+        if started:
+            # Its pod is out there and goes on; the connection may be corrected meanwhile.
+            self.log.warning("%s; the pod is not watched meanwhile", words)
+            self._again(RETRY_SECONDS)
+            return
+        await (await hub.client()).cancel(self.job_id, words[:1000])
+
+    # ---- words, logs, timers -------------------------------------------------------------------------------
+
+    def _say_pod(self, run: PodRun, state: PodState) -> None:
+        sentence = f"Pod {run.name} {state.phase.value}{f': {state.reason}' if state.reason else ''}"
+        if state.phase in (Phase.WAITING, Phase.RUNNING) and sentence != self._pod_said:
+            self._pod_said = sentence
+            self.log.info(sentence)
+
+    def _again(self, seconds: float) -> None:
+        timer = asyncio.get_running_loop().call_later(seconds, self._wake)
+        self._timers = {other for other in self._timers if other.when() > time.monotonic()} | {timer}
+
+    async def _read_log(self, hub: Hub, job: JobView) -> bool:
+        """As ``JobTrigger``, but what is left of the epoch before comes first, to its last line."""
+        before = self._stream.allocation_id
+        if before is not None and before != job.allocation_id and not self._stream.complete:
+            until = time.monotonic() + LOG_SECONDS
+            old = job.model_copy(update={"allocation_id": before})
+            while not self._stream.complete and time.monotonic() < until:
+                if not await super()._read_log(hub, old):
+                    await asyncio.sleep(0.2)
+        return await super()._read_log(hub, job)
+
+    async def _last_lines(self, hub: Hub, job: JobView) -> None:
+        """The end of the log, then the end of the pods; what may still run is waited for."""
+        run = self._runs.get(job.epoch)
+        if run is not None and job.state.value in ("completed", "failed", "dead"):
+            await run.log_shipped(LOG_SECONDS)
+        await super()._last_lines(hub, job)
+        try:
+            await self._clear_all(hub, job)
+        except Exception as error:
+            # The hub's sweep and the pod's own deadline are behind this; the task's end does not hang on it.
+            self.log.warning("Pods of job %s are not cleared away yet: %s", self.job_id, error)
+
+    async def _clear_all(self, hub: Hub, job: JobView) -> None:
+        from emep.triggers.pod_sweep import confirm_gone, is_active
+
+        assert self._pods is not None  # noqa: S101
+        client = await self._pods.client()
+        until = time.monotonic() + LEAVE_SECONDS
+        done = False
+        while time.monotonic() < until and not done:
+            pods = self._pods.of_job(self.job_id)
+            active = [pod for pod in pods if is_active(pod, self._plan.base_container)]
+            for pod in pods:
+                keep = pod not in active and not self._deletes(job)
+                if not keep and not pod["metadata"].get("deletionTimestamp"):
+                    uid = pod["metadata"]["uid"]
+                    await client.delete(f"{self._pods.path}/{pod['metadata']['name']}", OVER_GRACE, uid)
+            done = not any(not self._pods.node_trouble(pod) for pod in active)
+            if not done:
+                await asyncio.sleep(0.2)
+        if done and job.allocation_id is not None and job.state.value not in ("completed", "failed"):
+            here = {status.identity(pod)[1] for pod in self._pods.of_job(self.job_id)}
+            if job.allocation_id not in here:
+                await confirm_gone(hub, job.allocation_id)
+
+    def _deletes(self, job: JobView) -> bool:
+        """Whether finished pods are deleted, by the operator's ``on_finish_action``."""
+        keep = self._plan.keep
+        return keep == "delete_pod" or (keep == "delete_succeeded_pod" and job.state.value == "completed")
+
+    async def on_kill(self) -> None:
+        """A person has ended the task: cancel the job, end its pods, give the GPUs back, within 30 s."""
+        from emep.triggers.pod_kill import kill
+
+        await kill(self.conn_id, self._cluster, self._plan.namespace, self.job_id)
+        self.log.info("Job %s is cancelled and its pods are deleted", self.job_id)
+
+
+def _is_dead(run: PodRun) -> bool:
+    """Whether the kubelet says that nothing of the pod runs any more."""
+    pod = run.pod or {}
+    return not run.is_there or (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")

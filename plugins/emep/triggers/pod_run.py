@@ -1,0 +1,263 @@
+"""One epoch of a job: its lease, its pod, and what must be done for them while they live."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from emep.runtime.kubernetes import status
+from emep.runtime.kubernetes.client import KubeClient, KubeError
+from emep.runtime.kubernetes.manifest import (
+    ALLOCATION,
+    PodPlan,
+    build_pod,
+    build_secret,
+    labels,
+    owner_reference,
+    pod_name,
+)
+from emep.runtime.kubernetes.status import EXIT_BAD_INPUT, EXIT_FAILED, Phase, PodState
+from emep.triggers.pod_log import PodLog
+
+if TYPE_CHECKING:
+    from emep.api.schemas import LeaseAnswer
+    from emep.client import AsyncEmepClient
+    from emep.triggers.pod_hub import PodHub
+
+log = logging.getLogger(__name__)
+
+REFUSALS = (400, 401, 403, 404, 422)
+"""Answers to a creation that no repetition changes."""
+RETRIED = ("exceeded quota",)
+"""But these may be otherwise in a moment."""
+
+
+class CannotStartError(Exception):
+    """The pod cannot be created, in one sentence; ``retry``: another try of the task may fare better."""
+
+    def __init__(self, sentence: str, *, retry: bool = False) -> None:
+        super().__init__(sentence)
+        self.retry = retry
+
+
+class PodRun:
+    """The pod of one epoch. Whatever is asked of it may be asked again."""
+
+    def __init__(
+        self, plan: PodPlan, job_id: str, allocation_id: str, lease: LeaseAnswer, pods: PodHub, client: Any
+    ) -> None:
+        from emep.client import lease_token
+
+        self.plan, self.job_id, self.allocation_id, self.lease = plan, job_id, allocation_id, lease
+        self.epoch = lease.epoch
+        self.name = pod_name(plan, job_id, lease.epoch)
+        self.told = False
+        """It was told to end, by EMEP."""
+        self.created_at: float | None = None
+        self._pods = pods
+        self._asker: AsyncEmepClient = client
+        self._holder: AsyncEmepClient = client.as_caller(lease_token(lease.lease_token))
+        self._shipping: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
+
+    # ---- what is there -------------------------------------------------------------------------------------
+
+    @property
+    def pod(self) -> dict[str, Any] | None:
+        """The pod as it is, or as it was when it left; None where there was none."""
+        return self._pods.pods.get(self.name) or self._pods.departed.get(self.name)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the pod object exists."""
+        return self.name in self._pods.pods
+
+    @property
+    def state(self) -> PodState | None:
+        """What the pod's status means."""
+        pod = self.pod
+        return None if pod is None else status.read(pod, self.plan.base_container)
+
+    def age(self) -> float:
+        """Seconds since the pod was created, as far as this triggerer knows."""
+        if self.created_at is None:
+            self.created_at = time.monotonic()
+        return time.monotonic() - self.created_at
+
+    # ---- start ---------------------------------------------------------------------------------------------
+
+    async def create(self) -> bool:
+        """Create the Secret, the pod, and the bond between both, or adopt what is there; False: not now.
+
+        The Secret comes first: a pod that misses one is tried again by the kubelet only seconds later. One
+        that is left without its pod, because this process died here, is adopted by the next, or swept.
+        Raises CannotStartError where the cluster refuses for good.
+        """
+        client = await self._pods.client()
+        secrets = f"/api/v1/namespaces/{self.plan.namespace}/secrets"
+        try:
+            pod = build_pod(self.plan, self.job_id, self.allocation_id, self.lease)
+            secret = build_secret(self.plan, self.job_id, self.allocation_id, self.lease)
+        except ValueError as error:
+            raise CannotStartError(str(error)) from error
+        try:
+            await _unless_there(client.create(secrets, secret))
+            made = await _unless_there(client.create(self._pods.path, pod))
+            if made is None:
+                made = await client.get(f"{self._pods.path}/{self.name}")
+                self._check_own(made)
+        except KubeError as error:
+            await self._withdraw(client, secrets)
+            words = error.message.lower()
+            if error.status in REFUSALS and not any(word in words for word in RETRIED):
+                raise self._refusal(error) from error
+            log.warning("pod %s cannot be created now: %s", self.name, error)
+            return False
+        self.created_at = self.created_at or time.monotonic()
+        self._pods.put(made)
+        owner = {"metadata": {"ownerReferences": [owner_reference(self.name, made["metadata"]["uid"])]}}
+        await client.patch(f"{secrets}/{self.name}", owner)
+        await self._asker.lease(self.allocation_id, started=True)
+        return True
+
+    def _check_own(self, pod: dict[str, Any]) -> None:
+        found = (pod["metadata"].get("labels") or {}).get(ALLOCATION)
+        if found != labels(self.job_id, self.allocation_id, self.epoch)[ALLOCATION]:
+            raise CannotStartError(
+                f"pod {self.name} in {self.plan.namespace} exists already and is not EMEP's: delete it"
+            )
+
+    def _refusal(self, error: KubeError) -> CannotStartError:
+        where = f"pod {self.name} cannot be created in namespace {self.plan.namespace}"
+        if error.status == 401:
+            return CannotStartError(
+                f"{where}: {self._pods.cluster.words} is not accepted by the cluster (401 Unauthorized): "
+                "its credentials are wrong or have expired"
+            )
+        return CannotStartError(f"{where}: {error.message or error}")
+
+    async def _withdraw(self, client: KubeClient, secrets: str) -> None:
+        try:
+            if not self.is_there:
+                await client.delete(f"{secrets}/{self.name}")
+        except Exception as error:
+            log.debug("Secret %s cannot be deleted: %s", self.name, error)
+
+    async def exists(self) -> bool:
+        """Ask the cluster itself whether the pod is there."""
+        try:
+            self._pods.put(await (await self._pods.client()).get(f"{self._pods.path}/{self.name}"))
+        except KubeError as error:
+            if error.status != 404:
+                raise
+            return False
+        return True
+
+    # ---- while it runs -------------------------------------------------------------------------------------
+
+    def attend(self) -> None:
+        """Ship the log, and renew the lease of an image that does not do so itself."""
+        state = self.state
+        if state is None or state.phase not in (Phase.RUNNING, Phase.FINISHED):
+            return
+        if self._shipping is None and self.plan.get_logs:
+            shipper = PodLog(
+                self._pods,
+                self.name,
+                self.plan.base_container,
+                self._holder,
+                self.allocation_id,
+                lambda: self.state if self.is_there else None,
+            )
+            self._shipping = asyncio.create_task(shipper.ship(), context=contextvars.Context())
+        if self._renewing is None and not self.plan.supervised and state.phase is Phase.RUNNING:
+            self._renewing = asyncio.create_task(self._renew(), context=contextvars.Context())
+
+    async def _renew(self) -> None:
+        """Renew the lease while the watch sees the pod run.
+
+        A watch that has heard nothing for ``lease.max_silence`` sees nothing any more.
+        """
+        from emep.api.schemas import Directive, Heartbeat
+        from emep.client import EmepApiError, EmepError
+
+        while (state := self.state) is not None and state.phase is Phase.RUNNING and self.is_there:
+            if time.monotonic() - self._pods.seen_at < self.lease.max_silence:
+                try:
+                    answer = await self._holder.heartbeat(self.allocation_id, Heartbeat(epoch=self.epoch))
+                    if answer.directive is Directive.ABORT:
+                        await self.delete(0)
+                except EmepApiError as error:
+                    if error.status in (409, 410):
+                        return
+                    log.warning("the lease of %s is not renewed: %s", self.name, error)
+                except EmepError as error:
+                    log.debug("the lease of %s is not renewed: %s", self.name, error)
+            await asyncio.sleep(self.lease.heartbeat)
+
+    async def log_shipped(self, within: float) -> None:
+        """Wait until all of the log is in the ledger, at most so many seconds."""
+        if self._shipping is not None and not self._shipping.done():
+            await asyncio.wait({self._shipping}, timeout=within)
+
+    # ---- ends ----------------------------------------------------------------------------------------------
+
+    async def delete(self, grace: float | None = None) -> None:
+        """Delete the pod: SIGTERM at once, SIGKILL after ``grace`` seconds."""
+        self.told = True
+        await (await self._pods.client()).delete(f"{self._pods.path}/{self.name}", grace)
+
+    async def complete(self, exit_code: int, message: str, result: dict[str, Any] | None = None) -> None:
+        """Say how the work has ended. That somebody else has said so before is no error."""
+        from emep.api.schemas import Completion
+        from emep.client import EmepApiError
+
+        end = Completion(
+            epoch=self.epoch,
+            exit_code=max(-255, min(255, exit_code)),
+            message=message[:4096] or None,
+            result=result,
+        )
+        try:
+            await self._holder.complete(self.allocation_id, end)
+        except EmepApiError as error:
+            if error.status != 409:
+                raise
+            log.debug("%s has ended already: %s", self.allocation_id, error)
+
+    async def refuse(self, error: CannotStartError) -> None:
+        """End the job with the sentence of why its pod cannot start."""
+        await self.complete(EXIT_FAILED if error.retry else EXIT_BAD_INPUT, str(error))
+
+    async def lost(self, code: Any, reason: str, *, gone: bool) -> None:
+        """The cluster has taken the pod: back to the queue, in the same try."""
+        from emep.api.schemas import Loss
+        from emep.client import EmepApiError
+
+        try:
+            await self._asker.lost(
+                self.allocation_id, Loss(epoch=self.epoch, code=code, reason=reason[:2000], gone=gone)
+            )
+        except EmepApiError as error:
+            if error.status != 409:
+                raise
+
+    async def close(self) -> None:
+        """Stop what is done for it; the pod stays as it is."""
+        tasks = [task for task in (self._shipping, self._renewing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _unless_there(creation: Any) -> dict[str, Any] | None:
+    """What was created; None where an object of that name is there already."""
+    try:
+        return dict(await creation)
+    except KubeError as error:
+        if error.status != 409:
+            raise
+        return None
