@@ -111,6 +111,10 @@ class JobView(BaseModel):
     """The current or last allocation."""
     reason: str
     """In one sentence: why it waits, why it ended."""
+    reason_code: str = ""
+    """The same as a stable code: ``time_limit``, ``execution_timeout``, ``bad_input``, ..."""
+    promoted_from_gpus: int | None = None
+    """GPUs it had when it ran out of their memory and became a CPU job; None: it never did."""
     exit_code: int | None
     result: dict[str, Any] | None
     airflow: AirflowTask | None
