@@ -30,6 +30,8 @@ class Settings:
     """Folder of all checkpoints, one sub-folder a job; told to engines as ``EMEP_CHECKPOINT_URI``."""
     artifact_uri: str = ""
     tracker_uri: str = ""
+    extra_engines: tuple[str, ...] = ()
+    """Names of a site's own engines, which its agents have beside those that ship."""
     tick_seconds: float = 1.0
     """How often time-outs are looked for."""
     max_log_bytes: int = 64 * 1024**2
@@ -65,18 +67,26 @@ def get_settings() -> Settings:
     secret = text("secret_key")
     key = secret.encode() if secret else derive_key(str(conf.get_mandatory_value("api_auth", "jwt_secret")))
     home = Path(AIRFLOW_HOME).absolute()
-    policy_file = text("policy_file")
     return Settings(
         secret_key=key,
         agent_token=text("agent_token"),
         service_user=text("service_user", "emep"),
-        policy_file=Path(policy_file).expanduser() if policy_file else _shipped_policy(),
+        policy_file=policy_file(),
         checkpoint_uri=text("checkpoint_uri", (home / "emep" / "checkpoints").as_uri()),
         artifact_uri=text("artifact_uri", (home / "emep" / "artifacts").as_uri()),
         tracker_uri=text("tracker_uri", (home / "emep" / "tracking").as_uri()),
+        extra_engines=tuple(name.strip() for name in text("extra_engines").split(",") if name.strip()),
         tick_seconds=number("tick_seconds", 1.0),
         max_log_bytes=int(number("max_log_bytes", 64 * 1024**2)),
     )
+
+
+def policy_file() -> Path | None:
+    """The policy file: ``[emep] policy_file``, else the project's own; None: there is none."""
+    from airflow.configuration import conf
+
+    named = str(conf.get(SECTION, "policy_file", fallback="") or "").strip()
+    return Path(named).expanduser() if named else _shipped_policy()
 
 
 def _shipped_policy() -> Path | None:

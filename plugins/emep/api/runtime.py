@@ -43,6 +43,8 @@ class Runtime:
 
     def start(self) -> None:
         """Begin to schedule."""
+        self.ledger.database.prepare()
+        self.ledger.policies.start()
         self.runner.start()
         self.follower.start()
 
@@ -50,6 +52,7 @@ class Runtime:
         """End both threads; waiters answer at once."""
         self.follower.stop()
         self.runner.stop()
+        self.ledger.policies.stop()
         self.follower.join()
 
 

@@ -1,14 +1,16 @@
-"""What all parts of the ledger service share: the database, the policy, the clock, and how work ends."""
+"""What all parts of the ledger service share: the database, the policy, the clock, and GPUs given back."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from sqlalchemy import delete, select, update
 
 from emep.ledger.database import Database, Transaction
-from emep.ledger.repository import to_datetime
+from emep.ledger.effective_policy import EffectivePolicy
+from emep.ledger.known_nodes import KnownNodes
+from emep.ledger.pools import Pools
+from emep.ledger.repository import chunks
 from emep.ledger.states import AllocationEvent, JobEvent, YieldCause
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, DeadLetter, Gpu, Job, Usage
 from emep.ledger.usage import decay, decayed_charge
@@ -21,13 +23,16 @@ class LedgerBase:
 
     def __init__(self, database: Database, policy: Callable[[], Policy], settings: Settings) -> None:
         self.database = database
-        self._policy = policy
+        self.policies = EffectivePolicy(policy, database)
+        self.known_nodes = KnownNodes(database)
         self.settings = settings
+        self.pools = Pools(database, self.alive_for)
+        database.guard = self.pools
 
     @property
     def policy(self) -> Policy:
-        """The policy as it is now."""
-        return self._policy()
+        """The policy in force: the file's, with the operators' weights over it."""
+        return self.policies()
 
     @property
     def now(self) -> float:
@@ -80,7 +85,11 @@ class LedgerBase:
         if node is not None:
             on_gpus.append(AllocationGpu.node == node)
             on_nodes.append(AllocationNode.node == node)
-        tx.session.execute(delete(AllocationGpu).where(*on_gpus).execution_options(synchronize_session=False))
+        freed = tx.session.execute(
+            delete(AllocationGpu).where(*on_gpus).execution_options(synchronize_session=False)
+        )
+        if freed.rowcount:  # type: ignore[attr-defined]
+            tx.changes_holds()
         tx.session.execute(
             delete(AllocationNode).where(*on_nodes).execution_options(synchronize_session=False)
         )
@@ -105,59 +114,7 @@ class LedgerBase:
         row.decayed_at = tx.now
         tx.session.flush()
 
-    # ---- back to the queue, or not -------------------------------------------------------------------------
-
-    def yielded(self, tx: Transaction, job: Job, cause: YieldCause | None, reason: str) -> None:
-        """Put a job that made room back to its place: its priority and submission time are the old ones."""
-        preempted = cause is YieldCause.PREEMPTION
-        tx.move_job(
-            job,
-            JobEvent.YIELDED,
-            queued_at=tx.now,
-            not_before=0.0,
-            preempted=job.preempted or preempted,
-            preemptions=job.preemptions + (1 if preempted else 0),
-            reason_code="",
-            reason=reason,
-        )
-        tx.emit("yielded", job=job, code=cause.value if cause else "", reason=reason)
-
-    def requeue(self, tx: Transaction, job: Job, code: str, reason: str) -> None:
-        """Put a job back because infrastructure was lost under it.
-
-        A bounded number of times, with backoff.
-        """
-        retries = self.policy.retries
-        used_up = job.requeues >= retries.max_infrastructure
-        wait = min(retries.backoff * 2.0 ** min(job.requeues, 60), retries.max_backoff)
-        tx.move_job(
-            job,
-            JobEvent.REQUEUED,
-            queued_at=tx.now,
-            not_before=tx.now + wait,
-            requeues=job.requeues if used_up else job.requeues + 1,
-            reason_code="",
-            reason=f"{reason}; requeued, not before {_clock_time(tx.now + wait)}",
-        )
-        tx.emit(
-            "requeued", job=job, code=code, reason=reason, not_before=tx.now + wait, requeues=job.requeues
-        )
-        if used_up:
-            sentence = (
-                f"requeued {retries.max_infrastructure} times for lost infrastructure; the last: {reason}"
-            )
-            tx.move_job(job, JobEvent.DIED, ended_at=tx.now, reason_code=code, reason=sentence)
-            tx.emit("dead", job=job, code="requeues_used_up", reason=sentence)
-            self.bury(tx, job, "requeues_used_up", sentence)
-
-    def fail(self, tx: Transaction, job: Job, code: str, reason: str, actor: str = "scheduler") -> None:
-        """End a job as failed; a task's last try that fails is a dead letter."""
-        last = job.dag_id is not None and job.last_try
-        event = JobEvent.DIED if last else JobEvent.FAILED
-        tx.move_job(job, event, ended_at=tx.now, reason_code=code, reason=reason)
-        tx.emit("dead" if last else "failed", job=job, code=code, reason=reason, actor=actor)
-        if last:
-            self.bury(tx, job, code, reason)
+    # ---- what stays of a job ------------------------------------------------------------------------------
 
     def bury(self, tx: Transaction, job: Job, code: str, reason: str) -> None:
         """Keep a job that is ``dead`` or ``expired`` as a dead letter, for a person to requeue or discard."""
@@ -172,18 +129,25 @@ class LedgerBase:
 
     def release_holds(self, tx: Transaction, job_id: str) -> None:
         """Forget what was promised to a job which has started or needs it no more."""
-        tx.session.execute(
-            update(Gpu)
-            .where(Gpu.held_for == job_id)
-            .values(held_for=None)
-            .execution_options(synchronize_session=False)
-        )
-        tx.session.execute(
-            update(Allocation)
-            .where(Allocation.held_for == job_id)
-            .values(held_for=None)
-            .execution_options(synchronize_session=False)
-        )
+        self.release_holds_of(tx, [job_id])
+
+    def release_holds_of(self, tx: Transaction, ids: Collection[str]) -> None:
+        """Likewise for many jobs."""
+        for part in chunks(ids):
+            gpus = tx.session.execute(
+                update(Gpu)
+                .where(Gpu.held_for.in_(part))
+                .values(held_for=None)
+                .execution_options(synchronize_session=False)
+            )
+            if gpus.rowcount:  # type: ignore[attr-defined]
+                tx.changes_holds()
+            tx.session.execute(
+                update(Allocation)
+                .where(Allocation.held_for.in_(part))
+                .values(held_for=None)
+                .execution_options(synchronize_session=False)
+            )
 
     def tell_to_yield(
         self,
@@ -233,8 +197,3 @@ class LedgerBase:
             reason=f"nothing of {allocation.id} runs on {node} any more",
             gpu_indices=list(held),
         )
-
-
-def _clock_time(seconds: float) -> str:
-    moment = to_datetime(math.ceil(seconds))
-    return moment.strftime("%H:%M:%S UTC") if moment else ""

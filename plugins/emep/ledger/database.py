@@ -12,14 +12,16 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
-from sqlalchemy import Engine, insert, select, update
+from sqlalchemy import Engine, Table, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.orm.attributes import set_committed_value
+from sqlalchemy.orm.util import identity_key
 
 from emep.exceptions import UnavailableError
+from emep.ledger.audit_log import LABELS, write_events
 from emep.ledger.states import AllocationEvent, JobEvent, move_allocation, move_job
 from emep.ledger.tables import Allocation, Clock, Event, Job
 
@@ -27,6 +29,9 @@ T = TypeVar("T")
 ATTEMPTS = 6
 _RETRY_CODES = {"40001", "40P01", "55P03"}
 """PostgreSQL: serialization failure, deadlock, lock not available."""
+
+
+_INSERT_EVENTS = insert(cast(Table, Event.__table__))
 
 
 class LostRaceError(Exception):
@@ -103,6 +108,12 @@ class Transaction:
         epoch = allocation.epoch if allocation is not None else (job.epoch if job is not None else None)
         if allocation is not None:
             data.setdefault("nodes", allocation.nodes)
+        if job is None and job_id is not None:
+            # Whoever changes an allocation has its job at hand; it is not read for the sake of its labels.
+            job = self.session.identity_map.get(identity_key(Job, job_id))
+        if job is not None:
+            for label in LABELS:
+                data.setdefault(label, getattr(job, label))
         self.events.append(
             {
                 "time": self.now,
@@ -161,7 +172,7 @@ class Transaction:
         last = self.session.scalar(select(Clock.seq).where(Clock.id == 1))
         first = int(last or 0) - len(self.events) + 1
         rows = [{"id": first + offset, **event} for offset, event in enumerate(self.events)]
-        self.session.execute(insert(Event), rows)
+        self.session.connection().execute(_INSERT_EVENTS, rows)
 
 
 class Database:
@@ -208,7 +219,7 @@ class Database:
         """
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                result, has_events = self._attempt(work, holds)
+                result, done = self._attempt(work, holds)
             except HoldsNotLockedError as error:
                 holds = True
                 if attempt == ATTEMPTS:
@@ -220,13 +231,14 @@ class Database:
                     raise UnavailableError("the database is busy: try again in a few seconds") from error
                 time.sleep(random.uniform(0.005, 0.03) * attempt)
             else:
-                if has_events:
+                if done.events or done.dirty:
                     for listener in self._listeners:
                         listener()
+                write_events(done.events)
                 return result
         raise AssertionError("unreachable")
 
-    def _attempt(self, work: Callable[[Transaction], T], holds: bool) -> tuple[T, bool]:
+    def _attempt(self, work: Callable[[Transaction], T], holds: bool) -> tuple[T, Transaction]:
         with self._writers, self._sessions() as session, session.begin():
             if self.is_sqlite:
                 session.connection().exec_driver_sql("BEGIN IMMEDIATE")
@@ -237,7 +249,7 @@ class Database:
             transaction.settle_holds()
             transaction.number_events()
             session.flush()
-            return result, bool(transaction.events) or transaction.dirty
+            return result, transaction
 
     def prepare(self) -> None:
         """Make sure the clock's row exists. Raises OperationalError where the tables were never migrated."""

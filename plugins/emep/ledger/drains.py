@@ -98,6 +98,7 @@ class Drains(TakingBack):
             tx.emit("node_changed", node=name, actor=actor, reason=reason, before=before, after=sets)
 
         self.database.write(work, holds=True)
+        self.known_nodes.forget()
         return self._view(name)
 
     # ---- helpers -------------------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ class Nodes(LedgerBase):
         """
         _check_gpus(request.gpus)
         self.database.write(lambda tx: self._register(tx, request), holds=True)
+        self.known_nodes.forget()
         return self.nodes(request.name)[0]
 
     def _register(self, tx: Transaction, request: NodeRequest) -> None:
@@ -364,6 +365,7 @@ class Nodes(LedgerBase):
             tx.emit("node_removed", node=name, actor=actor)
 
         self.database.write(work)
+        self.known_nodes.forget()
 
 
 def _describe(node: Node, request: NodeRequest) -> None:

@@ -1,4 +1,4 @@
-"""Every policy that was in force, by the digest of its document, so that an old decision can be understood."""
+"""Every policy that was in force, by its document's digest, so that an old decision can be understood."""
 
 from __future__ import annotations
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from emep.api.schemas import JobState
-from emep.ledger.base import LedgerBase
 from emep.ledger.database import Transaction
+from emep.ledger.ends import Ends
 from emep.ledger.states import AllocationEvent, YieldCause
 from emep.ledger.tables import Allocation, Job
 
 
-class TakingBack(LedgerBase):
+class TakingBack(Ends):
     """The part of the ledger service that drains and requeues share."""
 
     def take_back(

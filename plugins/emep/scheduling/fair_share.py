@@ -94,7 +94,7 @@ class FairTree:
         return entity
 
     def walk(self) -> Iterator[tuple[int, Entity]]:
-        """Every entity with its depth (0: queues), parents before children, siblings by what they have left."""
+        """Every entity with its depth (0: queues), parents before children, siblings by rank."""
         yield from self._walk(self._root, 0)
 
     def _walk(self, parent: Entity, depth: int) -> Iterator[tuple[int, Entity]]:
