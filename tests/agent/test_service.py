@@ -130,6 +130,21 @@ def test_two_epochs_of_one_allocation_never_share_a_gpu(
     assert api.ended("a1", 2).exit_code == 0
 
 
+def test_what_waits_for_a_gpu_starts_when_it_is_free_and_not_when_the_order_is_repeated(
+    api: SmallApi, start_agent: Start, folder: Path
+) -> None:
+    start_agent()
+    api.give(start_order("a1", steps=[["wait", str(folder / "go")]]))
+    api.until(lambda: api.running_now() == {("a1", 1)})
+    api.give(start_order("a2", steps=[["print", "next"]]))
+    polls = len(api.polls)
+    api.until(lambda: len(api.polls) >= polls + 2)
+    with api.changed:
+        api.orders.clear()
+    (folder / "go").touch()
+    assert api.ended("a2").exit_code == 0
+
+
 def test_a_stop_order_lets_the_work_checkpoint(api: SmallApi, start_agent: Start, folder: Path) -> None:
     start_agent()
     steps = [["on_term", 75], ["pid", str(folder / "pid")], ["wait", str(folder / "never")]]
@@ -259,7 +274,7 @@ def test_gpus_that_are_not_the_granted_ones_end_the_work_with_that_sentence(
     order.gpus[0].uuid = "SIM-other-0"
     api.give(order)
     completion = api.ended("a1")
-    assert completion.exit_code == 1
+    assert completion.exit_code == 127
     assert "GPU 0 of node n1 is SIM-n1-0, but SIM-other-0 was granted" in (completion.message or "")
     assert "must not run" not in api.log_text("a1")
 

@@ -1,4 +1,4 @@
-"""SIGKILL for each of Airflow's processes while a job runs: the work goes on, ends once, the task succeeds."""
+"""SIGKILL for each of Airflow's processes while a job runs: work goes on, ends once, the task succeeds."""
 
 from __future__ import annotations
 

@@ -27,8 +27,6 @@ def test_a_job_makes_room_and_goes_on_from_its_checkpoint_in_the_same_try(loop):
     jobs = [work.run.job() for work in full]
     preemptor = loop.trigger(priority="critical", gpu_count=4, held=True)
     loop.wait(lambda: preemptor.run.job_is("running"))
-    for work in full:
-        work.let_it_end()
     (number,) = [number for number, work in enumerate(full) if work.said("yield")]
     victim, before = full[number], jobs[number]
     back = victim.run.job()
@@ -38,7 +36,8 @@ def test_a_job_makes_room_and_goes_on_from_its_checkpoint_in_the_same_try(loop):
     assert back["queued_at"] > before["queued_at"]
     assert back["id"] == before["id"]
     assert victim.run.states()["job"] == "deferred"
-    preemptor.let_it_end()
+    for work in (*full, preemptor):
+        work.let_it_end()
     preemptor.succeeded_in_one_try()
     victim.succeeded_in_one_try()
     (after,) = victim.run.jobs()
@@ -48,7 +47,7 @@ def test_a_job_makes_room_and_goes_on_from_its_checkpoint_in_the_same_try(loop):
     assert victim.said("start") == [0, yielded_before]
     assert after["result"]["resumed_from"] == yielded_before
     log = victim.run.log("job")
-    assert "waits (epoch" in log
+    assert "is yielding" in log
     assert "(epoch 2)" in log
 
 

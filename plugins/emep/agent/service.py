@@ -25,6 +25,8 @@ _QUIET_PAUSE = 1.0
 _DRAIN_SECONDS = 1.0
 _BACKOFF_FIRST, _BACKOFF_MAXIMUM = 0.5, 10.0
 CLEAN_EVERY = 3600.0
+KEPT_ORDER_SECONDS = 10.0
+"""How long an order that waits for its GPU is believed without being repeated."""
 
 
 class Agent:
@@ -38,6 +40,8 @@ class Agent:
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         """What runs here has changed: the poll that is under way says something old."""
+        self._waiting: dict[Key, tuple[float, StartOrder]] = {}
+        """Orders whose GPU has not been let go yet, and when each came."""
         self._stopping = asyncio.Event()
         self._at_once = False
         self._draining: set[asyncio.Task[None]] = set()
@@ -92,6 +96,7 @@ class Agent:
 
         async def follow() -> None:
             await run.gone.wait()
+            self._start_waiting()
             self._changed.set()
 
         follower = asyncio.create_task(follow())
@@ -127,7 +132,9 @@ class Agent:
         problem = self._mismatch(order)
         if problem is None and (holder := self._holder_of(order)) is not None:
             # What ran there before has not ended; the order is repeated until it has.
-            log.warning("%s waits: its GPU is still held by %s (epoch %d)", key[0], *holder)
+            if key not in self._waiting:
+                log.info("%s waits: its GPU is still held by %s (epoch %d)", key[0], *holder)
+            self._waiting[key] = (time.monotonic(), order)
             return False
         try:
             folder = self._folders.create(order)
@@ -153,6 +160,16 @@ class Agent:
         launch = Launch(self._settings.engine_command, environment)
         self._keep(run, asyncio.create_task(run.start(launch)))
         return True
+
+    def _start_waiting(self) -> None:
+        """Start what waited for a GPU that is free now, rather than when the order is repeated.
+
+        One that was withdrawn meanwhile is stopped by the next poll's answer, as any other.
+        """
+        waiting, self._waiting = self._waiting, {}
+        for came_at, order in waiting.values():
+            if time.monotonic() - came_at < KEPT_ORDER_SECONDS:
+                self._start(order)
 
     def _mismatch(self, order: StartOrder) -> str | None:
         """Why the granted GPUs are not this node's, in a sentence."""
