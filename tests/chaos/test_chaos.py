@@ -25,7 +25,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedP
         *("--steps", "10", "40", "--folder", str(folder / "run"), "--report", str(folder / "report.json")),
     ]
     own = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
-    done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=600, check=False
+    )
     print(done.stdout, done.stderr)
     return done, json.loads((folder / "report.json").read_text())
 
@@ -43,7 +45,7 @@ def test_the_run_was_a_bad_day(run) -> None:
     assert {"agent", "supervisor", "engine", "api-server"} <= report["kills"].keys()
     assert report["outages"]
     assert report["requeues"] > 0
-    assert report["epochs"] > len(report["jobs"])
+    assert report["epochs"] > sum(report["jobs"].values())
     assert report["jobs"]["completed"] > 5
     assert report["lost_work"]["steps_done_again"] > 0
     assert sum(report["probes"].values()) > 0
@@ -53,6 +55,8 @@ def test_the_run_was_a_bad_day(run) -> None:
 def test_wrong_use_is_named() -> None:
     own = {key: value for key, value in os.environ.items() if key != "EMEP_TEST_POSTGRES_URL"}
     command = [sys.executable, "-m", "tests.chaos", "--database", "postgres"]
-    done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 2
     assert "EMEP_TEST_POSTGRES_URL" in done.stderr
