@@ -189,7 +189,7 @@ class _Supervisor:
 
     def _end(self) -> int:
         if self.aborted is not None:
-            return self._finish(ExitCode.FAILED, error=make_error("aborted", self.aborted))
+            return self._finish(128 + signal.SIGKILL, error=make_error("aborted", self.aborted))
         if self.failed is not None:
             code, error = _judge(self.failed)
             return self._finish(code, error=error)
@@ -259,7 +259,8 @@ def _judge(rank: Rank) -> tuple[int, dict[str, Any]]:
     if code < 0:
         name = signal.Signals(-code).name
         hint = " (often: out of memory)" if -code == signal.SIGKILL else ""
-        return ExitCode.FAILED, make_error("killed", f"rank {rank.number} was ended by {name}{hint}")
+        # As a shell counts it: whoever started this can tell a kill from a failure of the engine's own.
+        return 128 - code, make_error("killed", f"rank {rank.number} was ended by {name}{hint}")
     return ExitCode.FAILED, make_error("crashed", f"rank {rank.number} ended with exit code {code}")
 
 

@@ -13,7 +13,7 @@ from engines.contract import SCHEMA_VERSION, ExitCode
 from engines.schemas import validate
 
 XCOM = Path("/airflow/xcom")
-STATUS = {ExitCode.DONE: "done", ExitCode.PREEMPTED: "preempted"}
+STATUS: dict[int, str] = {ExitCode.DONE: "done", ExitCode.PREEMPTED: "preempted"}
 
 
 def result_path(environment: Mapping[str, str], spec_path: Path) -> Path:
@@ -65,7 +65,7 @@ def make_result(
     result = {
         "schema_version": SCHEMA_VERSION,
         "engine": engine,
-        "status": STATUS.get(ExitCode(exit_code), "failed"),
+        "status": STATUS.get(exit_code, "failed"),
         "exit_code": int(exit_code),
         "outputs": dict(outcome.get("outputs", {})),
         "metrics": dict(outcome.get("metrics", {})),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 from tests.builders.real_api import real_api
 
 from emep.api.schemas import JobState
+from emep.ledger.tables import Job
 from emep.operators.fair_share import FairShareGpuOperator
+from emep.triggers.job import POSITION_KEY
 
 
 @pytest.fixture
@@ -135,6 +138,56 @@ def test_the_key_holds_the_try_and_the_checkpoint_key_does_not():
     assert first.idempotency_key != second.idempotency_key
     assert first.checkpoint_key == second.checkpoint_key
     assert operator().request(context(1, map_index=0)).checkpoint_key != first.checkpoint_key
+
+
+def test_a_run_that_was_deleted_and_triggered_again_under_its_name_asks_anew():
+    first, second = context(), context()
+    first["ti"].id, second["ti"].id = "0199-a", "0199-b"
+    task = operator()
+    assert task.request(first).idempotency_key != task.request(second).idempotency_key
+    assert task.request(first).checkpoint_key == task.request(second).checkpoint_key
+    assert task.request(first).idempotency_key == task.request(first).idempotency_key
+
+
+def test_names_as_long_as_airflow_allows_make_keys_that_the_ledger_takes():
+    long = context()
+    long["ti"].dag_id, long["ti"].run_id, long["ti"].task_id = "d" * 250, "r" * 250, "t" * 250
+    long["ti"].id = "0" * 36
+    other = context()
+    other["ti"].dag_id, other["ti"].run_id, other["ti"].task_id = "d" * 250, "r" * 250, "t" * 249 + "u"
+    task = operator()
+    assert len(task.request(long).idempotency_key) <= 500
+    assert task.request(long).checkpoint_key != task.request(other).checkpoint_key
+
+
+def test_the_task_s_time_limit_is_sent_as_what_is_left_of_this_try():
+    assert operator().request(context()).airflow.execution_timeout is None
+    task = operator(execution_timeout=timedelta(minutes=10))
+    assert task.request(context()).airflow.execution_timeout == 600
+    late = context()
+    late["ti"].start_date = datetime.now(UTC) - timedelta(minutes=4)
+    assert 300 < task.request(late).airflow.execution_timeout <= 360
+    late["ti"].start_date = datetime.now(UTC) - timedelta(hours=1)
+    assert task.request(late).airflow.execution_timeout == 1
+
+
+def test_a_time_limit_does_not_reach_airflow_s_own_deferral(api):
+    # Airflow would only call the trigger's cleanup, and the job would stay.
+    with pytest.raises(TaskDeferred) as caught:
+        operator(inline_wait=0, execution_timeout=timedelta(minutes=1)).execute(context())
+    assert caught.value.timeout is None
+    with api.runtime.ledger.database.read() as session:
+        job = session.get(Job, caught.value.trigger.job_id)
+        assert job.task_deadline == pytest.approx(job.submitted_at + 60)
+
+
+def test_the_position_in_the_log_is_there_for_a_triggerer_that_starts_anew(api):
+    kept: dict[str, Any] = {}
+    asking = context()
+    asking["ti"].xcom_push = lambda key, value: kept.update({key: value})
+    with pytest.raises(TaskDeferred):
+        operator(inline_wait=0).execute(asking)
+    assert set(kept[POSITION_KEY]) == {"allocation_id", "offset"}
 
 
 def test_the_last_try_says_so():

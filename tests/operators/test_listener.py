@@ -1,4 +1,4 @@
-"""Jobs of tasks that ended without their worker, over HTTP against EMEP's own API."""
+"""Jobs of tasks that ended without their worker: the hooks, on a real ledger."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
+from sqlalchemy import text
 from tests.builders.ledger import SPEC
 from tests.builders.real_api import real_api
 
@@ -23,6 +24,8 @@ ENDING = (JobState.CANCELLED, JobState.YIELDING)
 def api(tmp_path, monkeypatch):
     with real_api(tmp_path) as served:
         monkeypatch.setenv("AIRFLOW_CONN_EMEP_DEFAULT", served.connection())
+        monkeypatch.setattr(listener, "_ledger", lambda: served.runtime.ledger)
+        monkeypatch.setattr(listener, "LOOKS", (0.01, 0.02))
         served.node()
         yield served
 
@@ -32,28 +35,24 @@ def submit(api, **task) -> str:
 
 
 def ended_task(**fields) -> SimpleNamespace:
-    return SimpleNamespace(
-        **{**TASK, "map_index": -1, "try_number": 1, "operator": "FairShareGpuOperator", **fields}
-    )
+    return SimpleNamespace(**{**TASK, "map_index": -1, "try_number": 1, "operator": "MyOperator", **fields})
 
 
-def in_threads(call) -> None:
-    """Run a hook and wait for what it started."""
-    call()
-    for thread in threading.enumerate():
-        if thread.name == "emep release":
-            thread.join(20)
+HOOKS = {
+    "failed": lambda task: listener.on_task_instance_failed(None, task, None),
+    "success": lambda task: listener.on_task_instance_success(None, task),
+    "skipped": lambda task: listener.on_task_instance_skipped(None, task),
+}
 
 
-@pytest.mark.parametrize("state", ["failed", "success"])
-def test_a_task_marked_by_hand_gives_its_gpus_back(api, state):
+@pytest.mark.parametrize("state", HOOKS)
+def test_a_task_marked_by_hand_gives_its_gpus_back_whatever_its_operator_is(api, state):
     job_id = submit(api)
-    task = ended_task()
-    if state == "failed":
-        in_threads(lambda: listener.on_task_instance_failed(None, task, None))
-    else:
-        in_threads(lambda: listener.on_task_instance_success(None, task))
-    assert api.user.job(job_id).state in ENDING
+    HOOKS[state](ended_task())
+    assert listener.settled()
+    job = api.user.job(job_id)
+    assert job.state in ENDING
+    assert "Airflow task" in job.reason
 
 
 def test_other_tasks_and_later_tries_keep_theirs(api):
@@ -63,19 +62,72 @@ def test_other_tasks_and_later_tries_keep_theirs(api):
         submit(api, run_id="run 2"),
         submit(api, try_number=2),
     ]
-    in_threads(lambda: listener.on_task_instance_failed(None, ended_task(), None))
+    HOOKS["failed"](ended_task())
+    assert listener.settled()
     assert not {api.user.job(job_id).state for job_id in kept} & set(ENDING)
 
 
-def test_tasks_of_other_operators_are_none_of_its_business(api):
+def test_a_worker_s_own_end_is_none_of_its_business(api):
+    class RuntimeTaskInstance(SimpleNamespace):
+        pass
+
     job_id = submit(api)
-    in_threads(lambda: listener.on_task_instance_failed(None, ended_task(operator="BashOperator"), None))
+    HOOKS["failed"](RuntimeTaskInstance(**{**TASK, "map_index": -1, "try_number": 1}))
+    assert listener.settled()
     assert api.user.job(job_id).state not in ENDING
 
 
-def test_an_api_that_is_away_is_no_reason_to_raise(monkeypatch):
-    monkeypatch.setenv("AIRFLOW_CONN_EMEP_DEFAULT", '{"conn_type": "http", "host": "127.0.0.1", "port": 9}')
-    listener.release(("d", "r", "t", -1), 1)
+def test_a_run_that_ends_takes_its_ended_tasks_jobs_along_and_leaves_its_teardown_s(api):
+    skipped, teardown, other = submit(api), submit(api, task_id="teardown"), submit(api, run_id="run 2")
+    with api.runtime.ledger.database.engine.begin() as connection:
+        connection.execute(
+            text(
+                "CREATE TABLE task_instance (dag_id TEXT, run_id TEXT, task_id TEXT, map_index INTEGER, "
+                "try_number INTEGER, state TEXT)"
+            )
+        )
+        for run_id, task_id, state in (
+            ("run 1", "merge", "skipped"),
+            ("run 1", "teardown", "running"),
+            ("run 2", "merge", "deferred"),
+        ):
+            connection.execute(
+                text("INSERT INTO task_instance VALUES ('emep_merge', :run, :task, -1, 1, :state)"),
+                {"run": run_id, "task": task_id, "state": state},
+            )
+    listener.on_dag_run_failed(SimpleNamespace(dag_id="emep_merge", run_id="run 1"), "timed_out")
+    assert listener.settled()
+    assert api.user.job(skipped).state in ENDING
+    assert "skipped" in api.user.job(skipped).reason
+    assert not {api.user.job(job_id).state for job_id in (teardown, other)} & set(ENDING)
+
+
+def test_a_ledger_that_is_away_neither_raises_nor_holds_anybody_up(monkeypatch):
+    def broken():
+        raise RuntimeError("no database")
+
+    monkeypatch.setattr(listener, "_ledger", broken)
+    monkeypatch.setattr(listener, "LOOKS", (0.0,))
+    HOOKS["failed"](ended_task())
+    listener.on_dag_run_success(SimpleNamespace(dag_id="d", run_id="r"), "success")
+    monkeypatch.setattr(listener, "_ledger", object)
+    assert listener.settled()
+
+
+def test_the_caller_does_not_wait_for_the_ledger(monkeypatch):
+    held, called_from = threading.Event(), []
+    monkeypatch.setattr(listener, "_ledger", lambda: called_from.append(threading.current_thread()))
+    monkeypatch.setattr(listener, "LOOKS", (0.0,))
+    listener._desk.put(0.0, lambda ledger: held.wait(20))
+    HOOKS["failed"](ended_task())
+    held.set()
+    assert listener.settled()
+    assert threading.current_thread() not in called_from
+
+
+def test_what_cannot_be_read_is_left_alone():
+    HOOKS["failed"](object())
+    listener.on_dag_run_failed(object(), "")
 
 
 def test_a_retry_ends_the_job_that_a_killed_worker_left_behind(api):

@@ -52,6 +52,13 @@ def test_only_a_failure_of_the_work_is_tried_again(state, exit_code, retry):
     assert "job-1" in outcome.sentence
 
 
+def test_a_task_whose_time_was_over_while_its_job_waited_is_tried_again():
+    ended = job_view("cancelled", reason="execution_timeout: 10m", reason_code="execution_timeout")
+    assert outcome_of(ended).retry
+    assert "execution_timeout: 10m" in outcome_of(ended).sentence
+    assert not outcome_of(job_view("dead", reason_code="execution_timeout")).retry
+
+
 def test_the_engine_s_sentence_names_file_and_field():
     error = {
         "code": "bad_input",

@@ -24,6 +24,7 @@ from emep.client import AsyncEmepClient, EmepApiError, EmepConnectionError, call
 log = logging.getLogger(__name__)
 
 KILLED = 128 + signal.SIGKILL
+NOT_STARTED = 127
 _WRAPPER = Path(__file__).with_name("wrapper.py")
 _RESULT_CODES = {"done": 0, "preempted": 75}
 _LOG_PATIENCE = 30.0
@@ -149,13 +150,18 @@ class Run:
     # --- its end --------------------------------------------------------------------------------------------
 
     def exit_code(self, problem: str | None = None) -> int:
-        """How it ended: what the wrapper saw; without one, what the Result says; else 137."""
+        """How it ended: what the wrapper saw; without one, what the Result says; else 137.
+
+        127, a shell's word for what cannot be run, where this node could not carry the order out.
+        """
         if problem is not None:
-            return 1
+            return NOT_STARTED
         written = self.folder.exit_code()
         if written is not None:
             return written
-        return _RESULT_CODES.get(str((self.folder.result_document() or {}).get("status")), KILLED)
+        result = self.folder.result_document() or {}
+        own = result.get("exit_code", _RESULT_CODES.get(str(result.get("status"))))
+        return own if isinstance(own, int) and not isinstance(own, bool) and 0 <= own <= 255 else KILLED
 
     def _completion(self, problem: str | None) -> Completion:
         code, result = self.exit_code(problem), self.folder.result_document()

@@ -11,12 +11,16 @@ from urllib.parse import unquote, urlparse
 from airflow.configuration import AIRFLOW_HOME
 from airflow.sdk.configuration import conf
 
+from emep.operators.retries import retry_numbers
+
 POOL = "emep"
 """Airflow pool of EMEP's tasks: 10,000 slots, deferred tasks not counted, so that Airflow never decides
 first."""
 DATA_VARIABLE = "emep_data"
 """Variable with the folder that relative paths of models, recipes and tasks start from."""
 DEFAULT_GROUPS = 16
+LONGEST = timedelta(days=7)
+"""That a run, and so a task of it, may take, waiting included."""
 
 
 def generation_groups() -> int:
@@ -52,22 +56,24 @@ def absolute(path: str, root: str | None) -> str:
 
 
 def default_arguments() -> dict[str, Any]:
-    """``default_args`` of EMEP's DAGs: retries as in the default policy, pool and weights that never hold a
+    """``default_args`` of EMEP's DAGs: retries as in the policy file, pool and weights that never hold a
     request back.
 
     Exit 65 and a rejected request are never retried (the operator raises ``AirflowFailException``).
-    ``execution_timeout`` bounds a worker's leg only; the limit of the work itself is the job's
-    ``max_duration``.
+    ``execution_timeout`` counts from the task's start, waiting included (EMEP enforces it, as Airflow does
+    not while a task is deferred), so it is long; the limit of one run is the job's ``max_duration``, that of
+    waiting its queue's ``pending_ttl``.
     """
+    retries = retry_numbers()
     return {
         "owner": "emep",
-        "retries": 3,
-        "retry_delay": timedelta(seconds=30),
-        "retry_exponential_backoff": True,
-        "max_retry_delay": timedelta(minutes=30),
+        "retries": retries.max,
+        "retry_delay": timedelta(seconds=retries.backoff),
+        "retry_exponential_backoff": 2.0,
+        "max_retry_delay": timedelta(seconds=retries.max_backoff),
         "pool": POOL,
         "weight_rule": "absolute",
-        "execution_timeout": timedelta(minutes=10),
+        "execution_timeout": LONGEST,
     }
 
 
@@ -82,5 +88,5 @@ def dag_arguments() -> dict[str, Any]:
         "default_args": default_arguments(),
         "max_active_runs": 1000,
         "max_active_tasks": 64,
-        "dagrun_timeout": timedelta(days=7),
+        "dagrun_timeout": LONGEST,
     }

@@ -5,6 +5,8 @@ Not an operator by itself: a mixin for ``BaseOperator`` and for the provider's p
 
 from __future__ import annotations
 
+import hashlib
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -41,6 +43,8 @@ JOB_FIELDS = (
 )
 """Fields of a job that are arguments of the operators; ``queue`` is ``job_queue``, because Airflow's means
 another."""
+MAX_KEY = 440
+"""Characters of a checkpoint key; a try's key is longer by its number and id, and the ledger takes 500."""
 REFUSALS = (400, 403, 404, 409, 422)
 """Answers that a retry cannot change."""
 
@@ -84,8 +88,9 @@ class AsksForGpus:
             map_index=-1 if ti.map_index is None else ti.map_index,
             try_number=ti.try_number,
             last_try=ti.try_number > max_tries,
+            execution_timeout=self._time_left(ti),
         )
-        checkpoint_key = f"{task.dag_id}/{task.run_id}/{task.task_id}/{task.map_index}"
+        checkpoint_key = _short(f"{task.dag_id}/{task.run_id}/{task.task_id}/{task.map_index}")
         fields = self.job_fields()
         fields.setdefault("user", run.triggering_user_name or getattr(self, "owner", None))
         fields.setdefault("experiment_id", run.run_id)
@@ -93,7 +98,7 @@ class AsksForGpus:
             return JobRequest(
                 queue=self.job_queue,
                 spec=self.job_spec(),
-                idempotency_key=f"{checkpoint_key}/{task.try_number}",
+                idempotency_key=_try_key(checkpoint_key, ti),
                 checkpoint_key=checkpoint_key,
                 airflow=task,
                 **fields,
@@ -118,12 +123,33 @@ class AsksForGpus:
         self.job_id = job.id
         return job
 
+    def keep_position(self, context: Context, position: dict[str, Any]) -> None:
+        """Leave the position in the job's log where a trigger finds it; best effort.
+
+        A triggerer that starts anew reads it, and Airflow writes an error where there is nothing to read.
+        """
+        from emep.triggers.job import POSITION_KEY
+
+        try:
+            context["ti"].xcom_push(key=POSITION_KEY, value=position)
+        except Exception as error:
+            self.log.debug("The position in the log cannot be kept: %s", error)  # type: ignore[attr-defined]
+
+    def _time_left(self, ti: Any) -> float | None:
+        """Seconds of the task's ``execution_timeout`` that are left of this try; None: it has none."""
+        limit = getattr(self, "execution_timeout", None)
+        if limit is None:
+            return None
+        started = getattr(ti, "start_date", None)
+        gone = 0.0 if started is None else (datetime.now(UTC) - started).total_seconds()
+        return max(1.0, float(limit.total_seconds()) - max(0.0, gone))
+
     def on_kill(self) -> None:
         """The worker was told to end the task: cancel the job. While deferred, the trigger does."""
         if self.job_id is None:
             return
         with client(self.conn_id) as api:
-            api.cancel(self.job_id, "the Airflow task was ended by a user")
+            api.cancel(self.job_id, "the worker of its Airflow task was told to end it")
         self.log.info("Job %s is cancelled", self.job_id)  # type: ignore[attr-defined]
 
     def _end_earlier_tries(self, api: EmepClient, request: JobRequest) -> None:
@@ -137,6 +163,23 @@ class AsksForGpus:
         reason = f"try {task.try_number} of its task has begun"
         for job_id in cancel_jobs(api, *key, up_to_try=task.try_number - 1, reason=reason):
             self.log.info("Job %s of an earlier try is cancelled", job_id)  # type: ignore[attr-defined]
+
+
+def _short(key: str) -> str:
+    """The key itself, or its beginning and a digest where it is longer than the ledger takes."""
+    if len(key) <= MAX_KEY:
+        return key
+    return f"{key[: MAX_KEY - 33]}-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+
+
+def _try_key(checkpoint_key: str, ti: Any) -> str:
+    """What makes the request of one try the same when it is sent again.
+
+    Airflow gives each try of each run an id of its own, which tells a run from one that was deleted and
+    triggered again under its name.
+    """
+    own = getattr(ti, "id", None)
+    return f"{checkpoint_key}/{ti.try_number}" + (f"/{own}" if own else "")
 
 
 def on_one_node(fields: dict[str, Any]) -> None:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, RetryPolicy
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from emep.hooks.emep import DEFAULT_CONNECTION, client
 from emep.links import JobLink
 from emep.operators.asking import JOB_FIELDS, AsksForGpus, on_one_node
 from emep.operators.outcome import Outcome, outcome_of
+from emep.operators.retries import JITTER, MAX_RETRY_DELAY, RETRIES, RETRY_DELAY
 from emep.triggers.job import JobTrigger, describe
 from emep.triggers.log_stream import LogStream
 
@@ -40,7 +42,8 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
     worker stays with the job before it defers. ``return_field`` is the part of the engine's Result that
     becomes the XCom, such as ``metrics.batches``; by default all of it. Every other field is one of the
     job's, templated; what is left out is the policy's default. Bad input (exit 65) and a request that is
-    refused fail the task without a retry.
+    refused fail the task without a retry. ``execution_timeout`` counts from the task's start, waiting
+    included; EMEP enforces it. ``retries`` and their pauses are the policy file's.
     """
 
     template_fields: Sequence[str] = (
@@ -92,9 +95,21 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
         inline_wait: float = INLINE_SECONDS,
         worker_end: bool = False,
         conn_id: str = DEFAULT_CONNECTION,
+        retries: int | None = RETRIES.max,
+        retry_delay: timedelta | float = RETRY_DELAY,
+        retry_exponential_backoff: float = 2.0,
+        max_retry_delay: timedelta | float | None = MAX_RETRY_DELAY,
+        retry_policy: RetryPolicy | None = JITTER,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(
+            retries=retries,
+            retry_delay=retry_delay,
+            retry_exponential_backoff=retry_exponential_backoff,
+            max_retry_delay=max_retry_delay,
+            retry_policy=retry_policy,
+            **kwargs,
+        )
         self.engine = engine
         self.input = input
         self.extra_input = extra_input
@@ -138,6 +153,7 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
             job = self._stay(api, job, stream)
         if _ended(job):
             return self.finish(context, job)
+        self.keep_position(context, stream.position())
         self.defer(
             trigger=JobTrigger(
                 job_id=job.id,

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 BAD_INPUT = 65
 """The engines' exit status for input that can never work: no retry."""
+TIMED_OUT = "execution_timeout"
+"""Code of a job that its task's ``execution_timeout`` has ended."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +25,16 @@ class Outcome:
 
 
 def outcome_of(job: JobView, return_field: str = "", if_empty: Any = None) -> Outcome:
-    """The outcome of a job in an end state. A failed job may be tried again; bad input, a cancelled,
-    rejected, expired or dead job may not (the last two are dead letters, kept for a person).
+    """The outcome of a job in an end state. A failed job may be tried again, and so may one whose task's
+    time limit was over while it waited; bad input, a cancelled, rejected, expired or dead job may not (the
+    last two are dead letters, kept for a person).
     """
     state = job.state.value
     if state == "completed":
         return _success(job, return_field, if_empty)
     sentence = _sentence(job)
-    retry = state == "failed" and job.exit_code != BAD_INPUT
+    timed_out = state == "cancelled" and job.reason_code == TIMED_OUT
+    retry = timed_out or (state == "failed" and job.exit_code != BAD_INPUT)
     return Outcome(False, sentence=sentence, retry=retry)
 
 

@@ -179,7 +179,7 @@ def test_a_wrong_spec_ends_with_65_and_names_file_and_field(
         ("bad_input", 65, "bad_input", "recipe.yaml: weight: 7 is too heavy"),
         ("crash", 1, "internal", "RuntimeError: boiler room on fire"),
         ("gpu_out_of_memory", 86, "gpu_out_of_memory", "20.00 GiB"),
-        ("die", 1, "killed", "SIGKILL"),
+        ("die", 137, "killed", "SIGKILL"),
         ("leave", 1, "no_result", "without a result"),
         ("nan", 1, "nonfinite_metric", "metrics.loss is not a finite number"),
     ],
@@ -305,7 +305,7 @@ def test_abort_and_a_stale_epoch_end_the_engine_at_once(
 ) -> None:
     plane.heartbeat = lambda number, body: answer if (body["checkpoint"] or {}).get("step") == 2 else CONTINUE
     run = make({"steps": 4, "at": 2, "then": "wait", "deaf": True}).start(plane, EMEP_GRACE_SECONDS="3600")
-    assert run.wait() == 1, run.output
+    assert run.wait() == 137, run.output
     assert run.result()["error"]["code"] == "aborted"
     assert gone(run.started()[0]["pid"])
     # Who has lost the lease has nothing to report.
