@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from emep.api import problems
 from emep.api.auth import authenticate
 from emep.api.limits import BodyLimit
-from emep.api.routes import allocations, health, jobs, leases, nodes, system
+from emep.api.routes import allocations, dead_letters, health, jobs, leases, nodes, shares, system
 from emep.api.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,16 @@ def create_app(runtime: Runtime | None = None) -> FastAPI:
     app.add_middleware(BodyLimit)
     problems.install(app)
     app.include_router(system.root)
-    for router in (jobs.router, nodes.router, health.router, allocations.router, leases.router, system.v1):
+    for router in (
+        jobs.router,
+        nodes.router,
+        health.router,
+        allocations.router,
+        leases.router,
+        dead_letters.router,
+        shares.router,
+        system.v1,
+    ):
         app.include_router(router, prefix=PREFIX)
     return app
 

@@ -213,6 +213,14 @@ def require_agent_or_operator(caller: CallerDep) -> Caller:
     raise ForbiddenError(f"{caller.name} may not change nodes; an agent or an operator may")
 
 
+def require_operator(caller: CallerDep) -> Caller:
+    """A user who may change the cluster."""
+    _user_only(caller)
+    if not may_operate(caller):
+        raise ForbiddenError(f"{caller.name} may not change the cluster; an operator or administrator may")
+    return caller
+
+
 def require_holder(caller: CallerDep) -> Caller:
     """The holder of the allocation in the path (``authenticate`` has compared the token)."""
     if caller.kind != "lease":
@@ -232,5 +240,6 @@ User = Annotated[Caller, Depends(require_user)]
 Agent = Annotated[Caller, Depends(require_agent)]
 AgentOrReader = Annotated[Caller, Depends(require_agent_or_reader)]
 AgentOrOperator = Annotated[Caller, Depends(require_agent_or_operator)]
+Operator = Annotated[Caller, Depends(require_operator)]
 Holder = Annotated[Caller, Depends(require_holder)]
 HolderOrReader = Annotated[Caller, Depends(require_holder_or_reader)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from emep.api.schemas import Explanation, JobState, JobView, ReasonView
 from emep.ledger.planner import Planner
 from emep.ledger.repository import to_datetime
@@ -23,6 +25,9 @@ def explain(job: JobView, planner: Planner, policy: Policy) -> Explanation:
     return Explanation(
         job_id=job.id,
         state=job.state,
+        trace_id=job.trace_id,
+        experiment_id=job.experiment_id,
+        job_type=job.job_type,
         position=None,
         reasons=[],
         class_value=value,
@@ -44,10 +49,13 @@ def _waiting(job: JobView, waiting: Waiting) -> Explanation:
     return Explanation(
         job_id=job.id,
         state=job.state,
+        trace_id=job.trace_id,
+        experiment_id=job.experiment_id,
+        job_type=job.job_type,
         position=waiting.position,
         reasons=[ReasonView(code=reason.code.value, text=reason.text) for reason in waiting.reasons],
         class_value=score.class_value,
-        deficit=score.deficit,
+        deficit=score.deficit if math.isfinite(score.deficit) else None,
         score=score.score,
         order_key=list(score.order_key),
         estimated_start=to_datetime(waiting.estimated_start),

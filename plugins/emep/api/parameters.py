@@ -8,7 +8,7 @@ from fastapi import Depends, Path, Query
 
 from emep.api.runtime import Runtime, get_runtime
 
-_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+ID_PATTERN = _ID = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 
 JobId = Annotated[str, Path(max_length=80, pattern=_ID, description="A job's id.")]
@@ -16,6 +16,10 @@ AllocationId = Annotated[
     str, Path(max_length=80, pattern=_ID, description="An allocation's id: its job's and its epoch.")
 ]
 NodeName = Annotated[str, Path(max_length=200, pattern=_ID, description="A node's name.")]
+AfterNode = Annotated[
+    str | None,
+    Query(alias="next", max_length=200, pattern=_ID, description="The page after this cursor."),
+]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Entries of one page.")]
 After = Annotated[
     str | None, Query(alias="next", max_length=80, pattern=_ID, description="The page after this cursor.")

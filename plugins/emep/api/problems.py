@@ -32,12 +32,39 @@ def problem(
     **extra: Any,
 ) -> JSONResponse:
     """An answer of that status with its problem details."""
+    document = _document(status, title, detail, code, extra)
+    return JSONResponse(document, status, dict(headers or {}), MEDIA_TYPE)
+
+
+def _document(status: int, title: str, detail: str, code: str, extra: Mapping[str, Any]) -> dict[str, Any]:
     kind = f"urn:emep:problem:{code}" if code else "about:blank"
     document: dict[str, Any] = {"type": kind, "title": title, "status": status, "detail": detail}
     if code:
         document["code"] = code
     document.update({name: value for name, value in extra.items() if value is not None})
-    return JSONResponse(jsonable_encoder(document), status, dict(headers or {}), MEDIA_TYPE)
+    encoded: dict[str, Any] = jsonable_encoder(document)
+    return encoded
+
+
+def document_of(error: EmepError) -> dict[str, Any]:
+    """The problem details of a refusal."""
+    return _document(
+        error.status, error.title, error.message, error.code, {"field": error.field, **error.extra}
+    )
+
+
+def invalid_document(errors: Sequence[Any]) -> dict[str, Any]:
+    """The problem details of wrong fields: all of them, the first one in the sentence."""
+    found = [_describe(entry) for entry in errors]
+    first = found[0] if found else {"field": "body", "message": "is not valid"}
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return _document(
+        422,
+        "Invalid",
+        f"{first['field']}: {first['message']}{more}",
+        "invalid",
+        {"field": first["field"], "errors": found[:50]},
+    )
 
 
 async def emep_error(_: Request, error: Exception) -> JSONResponse:
@@ -48,15 +75,7 @@ async def emep_error(_: Request, error: Exception) -> JSONResponse:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = RETRY_AFTER_SECONDS
-    return problem(
-        error.status,
-        error.title,
-        error.message,
-        code=error.code,
-        headers=headers,
-        field=error.field,
-        **error.extra,
-    )
+    return JSONResponse(document_of(error), error.status, headers, MEDIA_TYPE)
 
 
 async def http_error(_: Request, error: Exception) -> JSONResponse:
@@ -69,17 +88,7 @@ async def http_error(_: Request, error: Exception) -> JSONResponse:
 async def validation_error(_: Request, error: Exception) -> JSONResponse:
     """Fields of the wrong type, size or name: all of them, the first one in the sentence."""
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    found = [_describe(entry) for entry in error.errors()]
-    first = found[0] if found else {"field": "body", "message": "is not valid"}
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return problem(
-        422,
-        "Invalid",
-        f"{first['field']}: {first['message']}{more}",
-        code="invalid",
-        field=first["field"],
-        errors=found[:50],
-    )
+    return JSONResponse(invalid_document(error.errors()), 422, media_type=MEDIA_TYPE)
 
 
 def _describe(entry: Mapping[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Jobs: submit, list, look at, explain, watch, cancel."""
+"""Jobs: submit one or many, list, look at, explain, watch, requeue, cancel."""
 
 from __future__ import annotations
 
@@ -9,10 +9,22 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from starlette.concurrency import run_in_threadpool
 
-from emep.api.auth import Caller, Reader, User, known_roles, may_edit_tasks, may_operate
+from emep.api.auth import Caller, Reader, User, known_roles, may_edit_tasks
+from emep.api.batches import submit_all
 from emep.api.explain import explain
 from emep.api.parameters import After, JobId, Limit, Reason, RuntimeDep, Text, Timeout
-from emep.api.schemas import Changes, Explanation, JobRequest, JobState, JobView, Page
+from emep.api.permissions import require_change
+from emep.api.schemas import (
+    BatchAnswer,
+    BatchRequest,
+    Changes,
+    Explanation,
+    JobRequest,
+    JobState,
+    JobView,
+    Page,
+    ReasonRequest,
+)
 from emep.exceptions import ForbiddenError, InvalidError
 from emep.ledger.follower import JOBS
 from emep.ledger.jobs import Submitter
@@ -54,6 +66,23 @@ def submit(request: JobRequest, caller: User, runtime: RuntimeDep, response: Res
     if not is_new:
         response.status_code = 200
     return view
+
+
+@router.post("/jobs:batch", summary="Submit many jobs")
+def submit_batch(request: BatchRequest, caller: User, runtime: RuntimeDep) -> BatchAnswer:
+    """Ask for GPUs for up to 1000 jobs at once: one transaction, and the outcome of each by itself.
+
+    200 also where some, or all, were refused: see each one's status and problem.
+    """
+    known: dict[tuple[str | None, str | None], Submitter] = {}
+
+    def submitter(asked: JobRequest) -> Submitter:
+        key = (asked.user, asked.airflow.dag_id if asked.airflow else None)
+        if key not in known:
+            known[key] = submitter_of(caller, asked, runtime.settings)
+        return known[key]
+
+    return submit_all(runtime.ledger, request.jobs, submitter)
 
 
 @router.get("/jobs", summary="List jobs, newest first")
@@ -133,12 +162,21 @@ def explain_job(job_id: JobId, _: Reader, runtime: RuntimeDep) -> Explanation:
     return explain(runtime.ledger.job(job_id), runtime.runner.planner, runtime.ledger.policy)
 
 
+@router.post("/jobs/{job_id}/requeue", summary="Put a job back into the queue")
+def requeue(
+    job_id: JobId, caller: User, runtime: RuntimeDep, request: ReasonRequest | None = None
+) -> JobView:
+    """Running work is told to checkpoint and returns to its place; what has ended waits again.
+
+    Where an Airflow task asked for it and it has ended, that task is cleared and asks again with a new job.
+    """
+    require_change(caller, runtime.ledger.job(job_id), "requeue")
+    reason = request.reason if request else ""
+    return runtime.ledger.requeue_job(job_id, actor=caller.name, reason=reason)
+
+
 @router.delete("/jobs/{job_id}", summary="Cancel a job")
 def cancel(job_id: JobId, caller: User, runtime: RuntimeDep, reason: Reason = "") -> JobView:
     """Cancel: at once where it waits; where it runs it is told to checkpoint and exit."""
-    job = runtime.ledger.job(job_id)
-    dag_id = runtime.ledger.job_dag(job_id)
-    is_own = dag_id is not None or job.user == caller.name
-    if not may_edit_tasks(caller, dag_id) or not (is_own or may_operate(caller)):
-        raise ForbiddenError(f"{caller.name} may not cancel job {job_id}")
+    require_change(caller, runtime.ledger.job(job_id), "cancel")
     return runtime.ledger.cancel(job_id, actor=caller.name, reason=reason)

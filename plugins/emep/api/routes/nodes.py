@@ -8,15 +8,18 @@ import time
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 
-from emep.api.auth import Agent, AgentOrOperator, AgentOrReader
-from emep.api.parameters import NodeName, RuntimeDep
+from emep.api.auth import Agent, AgentOrOperator, AgentOrReader, Operator
+from emep.api.parameters import AfterNode, Limit, NodeName, RuntimeDep
 from emep.api.schemas import (
+    DrainRequest,
     HealthReport,
+    NodePatch,
     NodeRequest,
     NodeView,
     Page,
     PollAnswer,
     PollRequest,
+    ResumeRequest,
     StartOrder,
     StopOrder,
 )
@@ -73,11 +76,10 @@ def supersede(node: str, subscription: Subscription) -> None:
         before.wake()
 
 
-@router.get("/nodes", summary="All nodes")
-def list_nodes(_: AgentOrReader, runtime: RuntimeDep) -> Page:
-    """Nodes with their GPUs, their health and who holds them."""
-    nodes = runtime.ledger.nodes()
-    return Page(items=nodes, total=len(nodes))
+@router.get("/nodes", summary="List nodes by name")
+def list_nodes(_: AgentOrReader, runtime: RuntimeDep, after: AfterNode = None, limit: Limit = 1000) -> Page:
+    """A page of nodes with their GPUs, their health and who holds them."""
+    return runtime.ledger.node_page(after, limit)
 
 
 @router.post("/nodes", status_code=201, summary="Register a node")
@@ -90,6 +92,30 @@ def register(request: NodeRequest, _: AgentOrOperator, runtime: RuntimeDep) -> N
 def get_node(name: NodeName, _: AgentOrReader, runtime: RuntimeDep) -> NodeView:
     """The node as it is now."""
     return runtime.ledger.nodes(name)[0]
+
+
+@router.patch("/nodes/{name}", summary="Correct a node's description")
+def patch(name: NodeName, request: NodePatch, caller: Operator, runtime: RuntimeDep) -> NodeView:
+    """What is set here counts over what the agent says, also when that registers again; null: its word."""
+    return runtime.ledger.patch_node(name, request, actor=caller.name, reason=request.reason)
+
+
+@router.post("/nodes/{name}/drain", summary="Give a node or a GPU no new work")
+def drain(
+    name: NodeName, caller: Operator, runtime: RuntimeDep, request: DrainRequest | None = None
+) -> NodeView:
+    """What runs may finish; ``now``: it is told to checkpoint and goes back to its place in the queue."""
+    asked = request or DrainRequest()
+    return runtime.ledger.drain(name, asked.gpu, now=asked.now, reason=asked.reason, actor=caller.name)
+
+
+@router.post("/nodes/{name}/resume", summary="Let a node or a GPU take work again")
+def resume(
+    name: NodeName, caller: Operator, runtime: RuntimeDep, request: ResumeRequest | None = None
+) -> NodeView:
+    """The end of a drain; a GPU that was drained by itself is resumed by itself."""
+    asked = request or ResumeRequest()
+    return runtime.ledger.resume(name, asked.gpu, reason=asked.reason, actor=caller.name)
 
 
 @router.delete("/nodes/{name}", status_code=204, summary="Forget a node that is gone")

@@ -1,0 +1,55 @@
+"""Dead letters: jobs that nothing runs again by itself, for a person to look at, requeue or discard."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query
+
+from emep.api.auth import Reader, User
+from emep.api.parameters import ID_PATTERN, After, Limit, Reason, RuntimeDep
+from emep.api.permissions import require_change
+from emep.api.schemas import DeadLetterView, Page, ReasonRequest
+
+router = APIRouter(tags=["dead letters"])
+LetterId = Annotated[str, Path(max_length=80, pattern=ID_PATTERN, description="The id of its job.")]
+
+
+@router.get("/dead-letters", summary="List dead letters, newest job first")
+def list_letters(
+    _: Reader,
+    runtime: RuntimeDep,
+    state: Annotated[
+        Literal["open", "requeued", "discarded", "all"], Query(description="Those in this state.")
+    ] = "open",
+    after: After = None,
+    limit: Limit = 100,
+) -> Page:
+    """A page of dead letters, each with its job; ``next`` of the answer asks for the following one."""
+    return runtime.ledger.dead_letters(None if state == "all" else state, after=after, limit=limit)
+
+
+@router.get("/dead-letters/{letter_id}", summary="One dead letter")
+def get_letter(letter_id: LetterId, _: Reader, runtime: RuntimeDep) -> DeadLetterView:
+    """The dead letter as it is now."""
+    return runtime.ledger.dead_letter(letter_id)
+
+
+@router.post("/dead-letters/{letter_id}/requeue", summary="Run it again")
+def requeue(
+    letter_id: LetterId, caller: User, runtime: RuntimeDep, request: ReasonRequest | None = None
+) -> DeadLetterView:
+    """The job waits again; where an Airflow task asked for it, that task is cleared and asks again.
+
+    409 where that task cannot be cleared, or the letter is resolved.
+    """
+    require_change(caller, runtime.ledger.dead_letter(letter_id).job, "requeue")
+    reason = request.reason if request else ""
+    return runtime.ledger.requeue_dead_letter(letter_id, actor=caller.name, reason=reason)
+
+
+@router.delete("/dead-letters/{letter_id}", summary="Discard it")
+def discard(letter_id: LetterId, caller: User, runtime: RuntimeDep, reason: Reason = "") -> DeadLetterView:
+    """Nothing runs; the job and the letter stay as they ended, with who discarded it and why."""
+    require_change(caller, runtime.ledger.dead_letter(letter_id).job, "discard the dead letter of")
+    return runtime.ledger.discard_dead_letter(letter_id, actor=caller.name, reason=reason)
