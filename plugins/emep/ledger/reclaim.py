@@ -16,6 +16,7 @@ from emep.exceptions import ConflictError, NotFoundError
 from emep.ledger.allocations import Allocations
 from emep.ledger.database import Transaction
 from emep.ledger.nodes import NO_REPORT, REPORTED, Nodes
+from emep.ledger.reconcile import Reconcile
 from emep.ledger.repository import get_allocation, get_job
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationEvent, AllocationState, JobEvent, YieldCause
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Clock, Gpu, Job, Node
@@ -24,10 +25,11 @@ from emep.units import format_duration
 
 log = logging.getLogger(__name__)
 _LIVE = [state.value for state in LIVE_ALLOCATION_STATES]
+_TIMED = [JobState.PENDING.value, JobState.STARTING.value, JobState.RUNNING.value]
 _OVER = [AllocationState.LOST.value, AllocationState.RELEASED.value]
 
 
-class Reclaim(Allocations, Nodes):
+class Reclaim(Allocations, Nodes, Reconcile):
     """The part of the ledger service that the periodic tick runs."""
 
     def tick(self, *, just_started: bool = False) -> None:
@@ -46,6 +48,8 @@ class Reclaim(Allocations, Nodes):
             self._safely(lambda name=allocation_id: self._lose(name))
         for allocation_id in self._over_time(now):
             self._safely(lambda name=allocation_id: self._limit(name))
+        for job_id in self._past_task_deadline(now):
+            self._safely(lambda name=job_id: self._time_out(name))
         for allocation_id in self._on_bad_gpus():
             self._safely(lambda name=allocation_id: self._leave_bad_gpu(name))
         for node in self._silent_nodes(now):
@@ -54,6 +58,8 @@ class Reclaim(Allocations, Nodes):
             self._safely(lambda name=job_id: self._expire(name))
         for allocation_id, node in self._leaving_without_agent(now):
             self._safely(lambda name=allocation_id, on=node: self._let_go(name, on))
+        self.pools.reconcile()
+        self.reconcile_if_due(now)
 
     @staticmethod
     def _safely(step: object) -> None:
@@ -173,7 +179,8 @@ class Reclaim(Allocations, Nodes):
         """End an allocation as lost; its GPUs stay held until the agents confirm that nothing runs there."""
         cause = YieldCause(allocation.yield_cause) if allocation.yield_cause else None
         self.end_allocation(tx, allocation, AllocationEvent.LOST, code=code, reason=reason, confirmed=False)
-        if cause in (YieldCause.CANCEL, YieldCause.TIME_LIMIT, YieldCause.PREEMPTION):
+        if cause is not None and cause is not YieldCause.UNHEALTHY:
+            # It had been told to end: where it goes was decided then, and nothing counts twice.
             self.after_yield(tx, job, cause)
         else:
             self.requeue(tx, job, code, reason)
@@ -201,6 +208,27 @@ class Reclaim(Allocations, Nodes):
             )
             self.tell_to_yield(
                 tx, job, allocation, YieldCause.TIME_LIMIT, f"max_duration: this run has taken its {limit}"
+            )
+
+        self.database.write(work)
+
+    def _past_task_deadline(self, now: float) -> Sequence[str]:
+        """Jobs whose task's ``execution_timeout`` is over; Airflow enforces none while a task is deferred."""
+        query = select(Job.id).where(
+            Job.state.in_(_TIMED), Job.task_deadline.is_not(None), Job.task_deadline < now
+        )
+        with self.database.read() as session:
+            return list(session.scalars(query))
+
+    def _time_out(self, job_id: str) -> None:
+        def work(tx: Transaction) -> None:
+            job = get_job(tx.session, job_id, lock=True)
+            if job.task_deadline is None or job.task_deadline >= tx.now or job.state not in _TIMED:
+                return
+            limit = format_duration(job.task_deadline - job.submitted_at)
+            waited = "" if job.started_at is not None else f", and it never ran: {job.reason}"
+            self.time_out(
+                tx, job, f"execution_timeout: the task's {limit} are over, waiting included{waited}"
             )
 
         self.database.write(work)
