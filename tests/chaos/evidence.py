@@ -9,14 +9,30 @@ from typing import Any
 
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
-from tests.chaos.model import AuditEvent, Evidence, JobRow, Outage, Probe, StepLine, UsageRow, WitnessLine
+from tests.chaos.model import (
+    AuditEvent,
+    Evidence,
+    JobRow,
+    Outage,
+    Probe,
+    StepLine,
+    TaskRow,
+    UsageRow,
+    WitnessLine,
+)
 
 from emep.ledger.environment import folder_name
 from emep.ledger.tables import Event, Job, Usage
 
 
 def gather(
-    engine: Engine, folder: Path, *, probes: list[Probe], outages: list[Outage], left_over: list[str]
+    engine: Engine,
+    folder: Path,
+    *,
+    probes: list[Probe],
+    outages: list[Outage],
+    left_over: list[str],
+    tasks: list[TaskRow],
 ) -> Evidence:
     """Everything that the invariants look at. Read it once nothing runs any more."""
     with Session(engine) as session:
@@ -50,6 +66,7 @@ def gather(
                 row.reason,
                 row.result,
                 folder_name(row.checkpoint_key),
+                f"{row.dag_id}/{row.run_id}/{row.task_id}" if row.dag_id else "",
             )
             for row in session.scalars(select(Job).order_by(Job.id))
         )
@@ -66,6 +83,7 @@ def gather(
         tuple(probes),
         tuple(outages),
         tuple(left_over),
+        tuple(tasks),
     )
 
 

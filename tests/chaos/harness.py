@@ -15,7 +15,7 @@ from typing import Protocol
 
 from sqlalchemy import Engine
 from tests.chaos.evidence import gather
-from tests.chaos.model import Evidence, Outage
+from tests.chaos.model import Evidence, Outage, TaskRow
 from tests.chaos.plane import ROOT
 from tests.chaos.processes import MARK, NODE, Found, become_subreaper, find, kill_all, reap
 from tests.chaos.services import Service, Services, clean_environment
@@ -41,6 +41,12 @@ class Plane(Protocol):
 
     def start(self, services: Services) -> None:
         """Start it and wait until it is ready."""
+
+    def victims(self) -> list[Found]:
+        """Processes to kill beside the daemons, the agents and what these run."""
+
+    def tasks(self, engine: Engine) -> list[TaskRow]:
+        """Airflow's tasks at the end."""
 
     def client(self) -> EmepClient:
         """An administrator's client."""
@@ -104,6 +110,7 @@ class Harness:
                 probes=workload.probes,
                 outages=self.outages,
                 left_over=left or leaked,
+                tasks=self.plane.tasks(engine),
             )
         finally:
             engine.dispose()
@@ -126,7 +133,7 @@ class Harness:
             *("--stop-grace", f"{GRACE:g}s", "--pass-env", MARK, "--pass-env", NODE),
         ]
         log = folder / "logs" / f"{name}.log"
-        return Service(f"agent-{name}", "agent", argv, env, ROOT, log, lambda: _registered(log))
+        return Service(f"agent-{name}", "agent", argv, env, ROOT, log, lambda service: _registered(log))
 
     def _wait_for_nodes(self, client: EmepClient) -> None:
         until = time.monotonic() + 120
@@ -179,7 +186,7 @@ class Harness:
     def _kill_something(self) -> None:
         """One SIGKILL; daemons only where they have run long enough."""
         targets: dict[str, list[Found]] = {}
-        for process in find(self.settings.folder):
+        for process in [*find(self.settings.folder), *self.plane.victims()]:
             if process.kind in _WEIGHTS and process.node not in self._frozen:
                 targets.setdefault(process.kind, []).append(process)
         weights = {kind: _WEIGHTS[kind] for kind in targets}

@@ -350,6 +350,35 @@ def outages_cost_nothing(evidence: Evidence) -> list[Violation]:
     return violations
 
 
+def tasks_agree_with_their_jobs(evidence: Evidence) -> list[Violation]:
+    """An Airflow task has succeeded exactly where one job of its tries was completed.
+
+    It fails only where its last job was cancelled or it never got to ask; one that has not ended has a job
+    that waits, or is about to begin another try.
+    """
+    of_task: dict[str, list[JobRow]] = defaultdict(list)
+    for job in sorted(evidence.jobs, key=lambda entry: entry.id):
+        of_task[job.task].append(job)
+    violations = []
+    for task in evidence.tasks:
+        jobs = of_task[task.name]
+        completed = [job for job in jobs if job.state == "completed"]
+        words = f"task {task.name} is {task.state} in try {task.try_number}"
+        if task.state == "success" and not completed:
+            violations.append(Violation(f"{words}, but none of its jobs was completed", _lines(task, *jobs)))
+        if len(completed) > 1:
+            violations.append(
+                Violation(f"{words}, {len(completed)} of its jobs were completed", _lines(*jobs))
+            )
+        if completed and task.state != "success":
+            violations.append(Violation(f"{words}, but its job was completed", _lines(task, *jobs)))
+        if task.state in ("failed", "upstream_failed") and jobs and jobs[-1].state != "cancelled":
+            violations.append(
+                Violation(f"{words}, but its last job is {jobs[-1].state}", _lines(task, *jobs))
+            )
+    return violations
+
+
 def no_process_left(evidence: Evidence) -> list[Violation]:
     """After the end nothing of the run is left on the machine."""
     return [Violation(f"left over: {words}") for words in evidence.left_over]
@@ -368,6 +397,7 @@ INVARIANTS: dict[str, Callable[[Evidence], list[Violation]]] = {
         no_step_left_out,
         charges_equal_held_time,
         outages_cost_nothing,
+        tasks_agree_with_their_jobs,
         no_process_left,
     )
 }

@@ -49,6 +49,18 @@ class JobRow:
     result: dict[str, Any] | None = None
     step_log: str = ""
     """Name of its step log."""
+    task: str = ""
+    """``dag/run/task`` of the Airflow task that asked; empty: none did."""
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """An Airflow task as it was at the end."""
+
+    name: str
+    """``dag/run/task``."""
+    state: str
+    try_number: int
 
 
 @dataclass(frozen=True)
@@ -130,6 +142,7 @@ class Evidence:
     outages: tuple[Outage, ...] = ()
     left_over: tuple[str, ...] = ()
     """Processes that outlived the run, in words."""
+    tasks: tuple[TaskRow, ...] = ()
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
@@ -147,6 +160,7 @@ class Evidence:
             "steps": StepLine,
             "probes": Probe,
             "outages": Outage,
+            "tasks": TaskRow,
         }
         values = {
             entry.name: tuple(

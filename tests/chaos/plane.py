@@ -12,7 +12,8 @@ import httpx
 from sqlalchemy import Engine, create_engine, text
 from tests.builders.emep_server import AGENT_SECRET, DATABASE_URL, POLICY_FILE, USERS
 from tests.builders.ledger import sqlite_engine
-from tests.chaos.processes import MARK
+from tests.chaos.model import TaskRow
+from tests.chaos.processes import MARK, Found
 from tests.chaos.services import Service, Services, clean_environment
 from tests.chaos.settings import POLICY, ChaosSettings
 
@@ -75,12 +76,20 @@ class ApiPlane:
         )
         services.wait_ready(["api-server"])
 
-    def answers(self) -> bool:
+    def answers(self, _: Service) -> bool:
         """Whether the API takes calls."""
         try:
             return httpx.get(f"{self.url}/emep/health", timeout=2).status_code == 200
         except httpx.TransportError:
             return False
+
+    def victims(self) -> list[Found]:
+        """Nothing beside the daemon itself."""
+        return []
+
+    def tasks(self, engine: Engine) -> list[TaskRow]:
+        """There is no Airflow."""
+        return []
 
     def client(self) -> EmepClient:
         """An administrator's client, which does not repeat by itself."""

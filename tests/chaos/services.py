@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,10 +22,14 @@ class Service:
     env: Mapping[str, str]
     cwd: Path
     log: Path
-    ready: Callable[[], bool] = lambda: True
+    ready: Callable[[Service], bool] = lambda service: True
+    group: bool = False
+    """Whatever is left of its process group goes with it, as a service manager sees to."""
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     """Of the present process, seconds of the monotonic clock."""
+    started_wall: float = 0.0
+    """The same, seconds since 1970."""
     starting: bool = False
     start_up: float = 0.0
     """Seconds from start to ready, the longest seen."""
@@ -33,6 +38,8 @@ class Service:
     def start(self) -> None:
         """Start it; ``ready`` is asked later."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.clear_group()
+        self.started_wall = time.time()
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 list(self.argv),
@@ -47,7 +54,7 @@ class Service:
 
     def look(self) -> None:
         """Note that it has become ready, and how long that took."""
-        if self.starting and self.is_alive() and self.ready():
+        if self.starting and self.is_alive() and self.ready(self):
             self.starting = False
             self.start_up = max(self.start_up, time.monotonic() - self.started_at)
 
@@ -60,6 +67,12 @@ class Service:
         if self.starting or not self.is_alive():
             return False
         return time.monotonic() - self.started_at > (1 + gap) * self.start_up
+
+    def clear_group(self) -> None:
+        """SIGKILL for what the last process has left in its group."""
+        if self.group and self.process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -75,6 +88,8 @@ class Service:
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
+        finally:
+            self.clear_group()
 
 
 @dataclass

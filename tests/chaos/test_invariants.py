@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 from tests.chaos.invariants import INVARIANTS, check_all
-from tests.chaos.model import AuditEvent, Evidence, JobRow, Outage, Probe, StepLine, UsageRow, WitnessLine
+from tests.chaos.model import (
+    AuditEvent,
+    Evidence,
+    JobRow,
+    Outage,
+    Probe,
+    StepLine,
+    TaskRow,
+    UsageRow,
+    WitnessLine,
+)
 
 GPUS = [["n0", 0, "u0"], ["n0", 1, "u1"]]
 SHORT = {"gpus": GPUS, "held_seconds": 4.0, "confirmed": False}
@@ -56,6 +66,7 @@ def good() -> Evidence:
                 gpu_count=2,
                 result={"metrics": {"epoch": 2, "steps": 4}},
                 step_log="key",
+                task="d/r/t",
             ),
         ),
         usage=(USAGE,),
@@ -80,6 +91,7 @@ def good() -> Evidence:
         ),
         probes=(Probe("j1", "j1.1", 1, 25.0, 409),),
         outages=(Outage(24.0, 28.0),),
+        tasks=(TaskRow("d/r/t", "success", 1),),
     )
 
 
@@ -91,6 +103,10 @@ def with_event(number: int, **changes: Any) -> Evidence:
 
 def with_job(**changes: Any) -> Evidence:
     return replace(good(), jobs=(replace(good().jobs[0], **changes),))
+
+
+def with_task(state: str, evidence: Evidence | None = None) -> Evidence:
+    return replace(evidence or good(), tasks=(TaskRow("d/r/t", state, 1),))
 
 
 def plus(**more: tuple[Any, ...]) -> Evidence:
@@ -178,6 +194,14 @@ BROKEN: list[tuple[str, str, Evidence]] = [
     ("charges_equal_held_time", "by its events it was 10.000 s", with_event(3, data=SHORT)),
     ("outages_cost_nothing", "was lost for the outage", replace(good(), outages=(Outage(12.0, 19.5),))),
     ("outages_cost_nothing", "nothing ran", replace(good(), outages=(Outage(50.0, 60.0),))),
+    ("tasks_agree_with_their_jobs", "none of its jobs", with_job(task="d/r/other")),
+    ("tasks_agree_with_their_jobs", "but its job was completed", with_task("deferred")),
+    ("tasks_agree_with_their_jobs", "its last job is dead", with_task("failed", with_job(state="dead"))),
+    (
+        "tasks_agree_with_their_jobs",
+        "2 of its jobs were completed",
+        plus(jobs=(replace(good().jobs[0], id="j2"),)),
+    ),
     ("no_process_left", "pid 7", plus(left_over=("engine, pid 7",))),
 ]  # fmt: skip
 

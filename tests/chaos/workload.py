@@ -19,8 +19,8 @@ from emep.client import Call, EmepApiError, EmepClient, EmepConnectionError, Eme
 from emep.client.retry import NO_RETRY
 
 LIVE = ("pending", "starting", "running", "yielding")
-_CLASSES = (("merge", "low", 4), ("merge", "normal", 4), ("merge", "high", 3), ("eval", "normal", 2))
-_SIZES = ((1, 8), (2, 5), (4, 4), (8, 2))
+CLASSES = (("merge", "low", 4), ("merge", "normal", 4), ("merge", "high", 3), ("eval", "normal", 2))
+SIZES = ((1, 8), (2, 5), (4, 4), (8, 2))
 _PEOPLE = (("default", "alice"), ("default", "bob"), ("research", "carol"))
 
 
@@ -56,7 +56,7 @@ class Workload:
         """One round: keep the load, sometimes cancel, drain and probe. An API that is away is no error."""
         try:
             live = self.live()
-            for _ in range(self.settings.load - len(live)):
+            for _ in range(self.settings.load - self.busy(live)):
                 self.submit()
             self._cancel(live)
             self._drain()
@@ -68,11 +68,15 @@ class Workload:
             self.done[f"answers {error.status}"] += 1
         self.probe()
 
-    def submit(self) -> JobView:
+    def busy(self, live: list[JobView]) -> int:
+        """How much of the load there is. Raises EmepError."""
+        return len(live)
+
+    def submit(self) -> None:
         """One job of the mix. Raises EmepError."""
         self._number += 1
-        queue, priority, _ = self.rng.choices(_CLASSES, [entry[2] for entry in _CLASSES])[0]
-        size = min(self.rng.choices(*zip(*_SIZES, strict=True))[0], self.settings.gpus_per_node)
+        queue, priority, _ = self.rng.choices(CLASSES, [entry[2] for entry in CLASSES])[0]
+        size = min(self.rng.choices(*zip(*SIZES, strict=True))[0], self.settings.gpus_per_node)
         project, user = self.rng.choice(_PEOPLE)
         by_rank = size == 2 and self.rng.random() < 0.4
         engine = "evolve_candidates" if by_rank else "compare"
@@ -92,9 +96,8 @@ class Workload:
                 "output_uri": (self.settings.folder / "artifacts" / str(self._number)).as_uri(),
             },
         )
-        view = self.client.submit_job(request)
+        self.client.submit_job(request)
         self.done["jobs submitted"] += 1
-        return view
 
     def _cancel(self, live: list[JobView]) -> None:
         now = time.monotonic()

@@ -1,0 +1,183 @@
+"""Level 2: a whole Airflow whose daemons are killed too, with jobs that come from its tasks."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+from sqlalchemy import Engine, create_engine, text
+from tests.builders.ledger import sqlite_engine
+from tests.chaos.model import TaskRow
+from tests.chaos.plane import ROOT, free_port, opened
+from tests.chaos.processes import MARK, Found
+from tests.chaos.services import Service, Services
+from tests.chaos.settings import POLICY, ChaosSettings
+from tests.chaos.workload import CLASSES, SIZES, Workload, job_input
+
+from emep.agent.process import ProcessIdentity
+from emep.api.schemas import JobView
+from emep.client import Call, EmepApiError, EmepClient
+from emep.client.config import settings as client_settings
+from emep.client.retry import NO_RETRY
+from emep.demo.environment import environment
+from emep.demo.home import DemoHome
+from emep.demo.keeper import descendants
+from emep.demo.stack import LOG_SERVERS, program
+
+DAG = "chaos_job"
+HEARTBEATS = {
+    "scheduler": ("scheduler", "latest_scheduler_heartbeat"),
+    "triggerer": ("triggerer", "latest_triggerer_heartbeat"),
+    "dag-processor": ("dag_processor", "latest_dag_processor_heartbeat"),
+}
+QUICK = {
+    # What was killed is missed after seconds, not minutes.
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "5",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "40",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
+    "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
+}
+
+
+class AirflowPlane:
+    """API server, scheduler, triggerer and dag-processor, each started anew when it dies."""
+
+    daemons = ("api-server", "scheduler", "triggerer", "dag-processor")
+
+    def __init__(self, settings: ChaosSettings) -> None:
+        self.settings = settings
+        self.home = DemoHome(settings.folder / "airflow-home")
+        self.home.create()
+        self.secrets = self.home.secrets()
+        self.agent_secret = self.secrets.agent_token
+        self.port = free_port(*settings.ports)
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.environment = {
+            **environment(self.home, ROOT, self.secrets, self.port),
+            **QUICK,
+            "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "tests" / "chaos" / "dags"),
+            "AIRFLOW__EMEP__POLICY_FILE": str(POLICY),
+            MARK: str(settings.folder),
+        }
+        if settings.database_url:
+            for name in ("CONNECT_ARGS", "CONNECT_ARGS_ASYNC"):
+                del self.environment[f"AIRFLOW__DATABASE__SQL_ALCHEMY_{name}"]
+            self.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = settings.database_url
+        self._services: Services | None = None
+
+    def start(self, services: Services) -> None:
+        """Migrate, start the four, wait until all beat and the DAG is there."""
+        self._services = services
+        if self.settings.database_url:
+            with opened(self.settings.database_url) as engine, engine.begin() as connection:
+                connection.execute(text("DROP SCHEMA public CASCADE; CREATE SCHEMA public"))
+        logs = self.settings.folder / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        with (logs / "migrate.log").open("ab") as output:
+            subprocess.run(
+                [sys.executable, "-m", "emep.bootstrap", "--migrate", str(ROOT / "airflow_settings.yaml")],
+                cwd=ROOT,
+                env=self.environment,
+                stdout=output,
+                stderr=output,
+                check=True,
+            )
+        for name in self.daemons:
+            flags = ["--skip-serve-logs"] if name in LOG_SERVERS else []
+            argv = [program("airflow"), name, *flags]
+            log = logs / f"{name}.log"
+            services.add(Service(name, name, argv, self.environment, ROOT, log, self._is_ready, group=True))
+        services.wait_ready(self.daemons, patience=400)
+        with self.client() as client:
+            until = time.monotonic() + 120
+            while not self._has_dag(client):
+                if time.monotonic() > until:
+                    raise RuntimeError(f"Airflow has not read the DAG; look into {logs}")
+                time.sleep(1)
+
+    @staticmethod
+    def _has_dag(client: EmepClient) -> bool:
+        try:
+            client.dag(DAG)
+        except EmepApiError:
+            return False
+        return True
+
+    def _is_ready(self, service: Service) -> bool:
+        """The API server answers; the others have beaten since their start."""
+        try:
+            health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5).json()
+        except (httpx.TransportError, ValueError):
+            return False
+        if service.name == "api-server":
+            return True
+        part, key = HEARTBEATS[service.name]
+        beat = (health.get(part) or {}).get(key)
+        return beat is not None and datetime.fromisoformat(beat).timestamp() > service.started_wall
+
+    def victims(self) -> list[Found]:
+        """Airflow's workers: whatever the scheduler's executor has started."""
+        assert self._services is not None
+        scheduler = self._services.all["scheduler"]
+        if not scheduler.is_alive() or scheduler.process is None:
+            return []
+        found = []
+        for pid in descendants(scheduler.process.pid):
+            with suppress(OSError):
+                words = (
+                    Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
+                found.append(Found(ProcessIdentity.of(pid), "worker", "", words.strip()[:100]))
+        return found
+
+    def client(self) -> EmepClient:
+        """An administrator's client, which does not repeat by itself."""
+        password = self.secrets.admin_password
+        return EmepClient(client_settings(self.url, username="admin", password=password), retry=NO_RETRY)
+
+    def database(self) -> Engine:
+        """Airflow's database, which holds the ledger."""
+        if self.settings.database_url:
+            return create_engine(self.settings.database_url)
+        return sqlite_engine(str(self.home.airflow / "airflow.db"))
+
+    def tasks(self, engine: Engine) -> list[TaskRow]:
+        """Airflow's own word about every task."""
+        query = "SELECT run_id, task_id, state, try_number FROM task_instance WHERE dag_id = :dag"
+        with engine.connect() as connection:
+            rows = connection.execute(text(query), {"dag": DAG}).all()
+        return [TaskRow(f"{DAG}/{row[0]}/{row[1]}", row[2] or "none", row[3]) for row in rows]
+
+
+class DagWorkload(Workload):
+    """The same mix, asked for by DAG runs; some tasks are marked or cleared by hand."""
+
+    def busy(self, live: list[JobView]) -> int:
+        """Runs that have not ended. Raises EmepError."""
+        params: dict[str, Any] = {"state": ["queued", "running"], "limit": 1}
+        call: Call[Any] = Call("GET", f"/api/v2/dags/{DAG}/dagRuns", params=params, airflow=True)
+        return int(self.client.raw(call)["total_entries"])
+
+    def submit(self) -> None:
+        """One run. Raises EmepError."""
+        self._number += 1
+        rng: random.Random = self.rng
+        queue, priority, _ = rng.choices(CLASSES, [entry[2] for entry in CLASSES])[0]
+        size = min(rng.choices(*zip(*SIZES, strict=True))[0], self.settings.gpus_per_node)
+        conf = {
+            "input": job_input(self.settings, rng),
+            "queue": queue,
+            "priority": priority,
+            "gpu_count": size,
+        }
+        self.client.trigger_dag(DAG, conf, f"chaos-{self._number}")
+        self.done["runs triggered"] += 1
