@@ -12,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from tests.builders.ledger import Bench, events, holders
 
 from emep.api.schemas import JobState
+from emep.ledger.effects import Effects
 from emep.ledger.planner import LOCK_SECONDS, Planner
 from emep.ledger.runner import Runner
 from emep.ledger.tables import Allocation, AllocationGpu, Clock, Lock
@@ -86,15 +87,15 @@ def test_a_crash_in_the_middle_leaves_nothing_half_done(
     bench.node(gpus=4)
     first, second = bench.submit(), bench.submit()
     carried_out: list[str] = []
-    original = Planner._start
+    original = Effects._grant
 
-    def crash_at_the_second(self: Planner, tx: Any, start: Any, *rest: Any) -> None:
+    def crash_at_the_second(tx: Any, start: Any, *rest: Any) -> None:
         if carried_out:
             raise Interrupted
         carried_out.append(start.job_id)
-        original(self, tx, start, *rest)
+        original(tx, start, *rest)
 
-    monkeypatch.setattr(Planner, "_start", crash_at_the_second)
+    monkeypatch.setattr(Effects, "_grant", staticmethod(crash_at_the_second))
     with pytest.raises(Interrupted):
         bench.planner.cycle()
     assert {bench.job(first).state, bench.job(second).state} == {JobState.PENDING}
