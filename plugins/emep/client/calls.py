@@ -7,14 +7,27 @@ answer is read, because the command line prints JSON as it comes and should star
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
 
-from emep.client.errors import EmepApiError
+from emep.client.call import ANSWER_MARGIN, Call
+from emep.client.call import at as _at
+from emep.client.calls_operate import (
+    dead_letter,
+    dead_letters,
+    discard_dead_letter,
+    drain,
+    fair_share,
+    patch_node,
+    requeue,
+    requeue_dead_letter,
+    resume,
+    set_share,
+    unset_share,
+)
 
 if TYPE_CHECKING:
     from emep.api.schemas import (
+        BatchAnswer,
         Changes,
         Checkup,
         Completion,
@@ -36,68 +49,48 @@ if TYPE_CHECKING:
         PollRequest,
     )
 
-T = TypeVar("T")
-
-ANSWER_MARGIN = 20.0
-"""Seconds that an answer may take, for a long poll beyond the time that it was told to wait."""
-
-
-class Document(Protocol):
-    """A pydantic model, as far as it is used here."""
-
-    def model_dump(self, *, mode: str, exclude_unset: bool) -> dict[str, Any]: ...  # noqa: D102
-
-
-@dataclass(frozen=True)
-class Call(Generic[T]):
-    """One request. ``answer`` names the schema that the answer is read as; None leaves it as JSON."""
-
-    method: str
-    path: str
-    answer: str | None = None
-    params: Mapping[str, Any] = field(default_factory=dict)
-    body: Document | Mapping[str, Any] | bytes | None = None
-    repeatable: bool = True
-    """Doing it twice is the same as doing it once."""
-    wait: float = 0.0
-    """Seconds that the server may hold the answer back (long poll)."""
-    airflow: bool = False
-    """The path stands below Airflow's own URL, not below EMEP's."""
-
-    def request_arguments(self) -> dict[str, Any]:
-        """Arguments of httpx's ``build_request`` beside method and URL."""
-        arguments: dict[str, Any] = {"params": {k: v for k, v in self.params.items() if v is not None}}
-        if isinstance(self.body, bytes):
-            arguments["content"] = self.body
-            arguments["headers"] = {"Content-Type": "application/octet-stream"}
-        elif isinstance(self.body, Mapping):
-            arguments["json"] = dict(self.body)
-        elif self.body is not None:
-            # What was left out stays out, so that the server's defaults hold.
-            arguments["json"] = self.body.model_dump(mode="json", exclude_unset=True)
-        return arguments
-
-    def read(self, document: Any) -> T:
-        """The answer as its model. Raises EmepApiError where the server speaks another language."""
-        if self.answer is None:
-            return document  # type: ignore[no-any-return]
-        from emep.api import schemas
-
-        try:
-            return getattr(schemas, self.answer).model_validate(document)  # type: ignore[no-any-return]
-        except ValueError as error:
-            first = str(error).splitlines()[1:2]
-            raise EmepApiError(
-                200,
-                "Unknown answer",
-                f"{self.method} {self.path} answered something other than a {self.answer} "
-                f"({', '.join(first)}): are client and server of one version?",
-            ) from error
-
-
-def _at(*parts: object) -> str:
-    """A path whose parts are quoted: a job id with a slash stays one part."""
-    return "".join("/" + quote(str(part), safe=":") for part in parts)
+__all__ = [
+    "ANSWER_MARGIN",
+    "Call",
+    "allocation",
+    "append_logs",
+    "cancel",
+    "changes",
+    "check_nodes",
+    "complete",
+    "dag",
+    "dag_run",
+    "dead_letter",
+    "dead_letters",
+    "discard_dead_letter",
+    "drain",
+    "explain",
+    "fair_share",
+    "gone",
+    "heartbeat",
+    "job",
+    "jobs",
+    "lease",
+    "leaving",
+    "logs",
+    "lost",
+    "node",
+    "nodes",
+    "patch_node",
+    "poll",
+    "readiness",
+    "register_node",
+    "report_health",
+    "requeue",
+    "requeue_dead_letter",
+    "resume",
+    "set_share",
+    "submit_job",
+    "submit_jobs",
+    "task_instances",
+    "trigger_dag",
+    "unset_share",
+]
 
 
 # --- jobs ---------------------------------------------------------------------------------------------------
@@ -157,12 +150,23 @@ def cancel(job_id: str, reason: str = "") -> Call[JobView]:
     return Call("DELETE", _at("jobs", job_id), "JobView", params={"reason": reason or None})
 
 
+def submit_jobs(requests: Collection[JobRequest | Mapping[str, Any]]) -> Call[BatchAnswer]:
+    """Ask for up to 1000 allocations at once; each has its own outcome, in their order."""
+    documents = [
+        dict(one) if isinstance(one, Mapping) else one.model_dump(mode="json", exclude_unset=True)
+        for one in requests
+    ]
+    has_keys = all(document.get("idempotency_key") for document in documents)
+    body = {"jobs": documents}
+    return Call("POST", "/jobs:batch", "BatchAnswer", body=body, repeatable=has_keys)
+
+
 # --- nodes --------------------------------------------------------------------------------------------------
 
 
-def nodes() -> Call[Page]:
-    """All nodes with their GPUs."""
-    return Call("GET", "/nodes", "Page")
+def nodes(*, limit: int | None = None, cursor: str | None = None) -> Call[Page]:
+    """A page of nodes with their GPUs, by name; a thousand of them where no limit is given."""
+    return Call("GET", "/nodes", "Page", params={"limit": limit, "next": cursor})
 
 
 def node(name: str) -> Call[NodeView]:

@@ -126,14 +126,14 @@ class Submissions(LedgerBase):
                 seen.add(entry.key)
         made = {id(entry): view for entry, view in zip(new, self._insert(tx, new), strict=True)}
         outcomes: list[Outcome] = []
-        for entry in judged:
-            if isinstance(entry, EmepError):
-                outcomes.append(entry)
+        for one in judged:
+            if isinstance(one, EmepError):
+                outcomes.append(one)
                 continue
-            view = made.get(id(entry))
+            view = made.get(id(one))
             is_new = view is not None
             # A second request with a key of this batch gets the first one's job.
-            view = views.setdefault(entry.key, view) if view is not None else views[entry.key]
+            view = views.setdefault(one.key, view) if view is not None else views[one.key]
             try:
                 outcomes.append((_answer(view), is_new))
             except RejectedJobError as error:
