@@ -19,12 +19,13 @@ class UsageError(Exception):
     """The command line, or a file it names, is wrong: one sentence, exit 2."""
 
 
-def add_api_argument(parser: argparse.ArgumentParser) -> None:
+def add_api_argument(parser: argparse.ArgumentParser, **more: Any) -> None:
     """``--api-url``, for every command that calls the API."""
     parser.add_argument(
         "--api-url",
         metavar="URL",
         help="Airflow's API server, such as http://localhost:8080 (default: EMEP_API_URL)",
+        **more,
     )
 
 
@@ -32,6 +33,29 @@ def add_read_arguments(parser: argparse.ArgumentParser) -> None:
     """``--json`` and ``--api-url``, for read commands."""
     parser.add_argument("--json", action="store_true", help="print what the API answered instead of a table")
     add_api_argument(parser)
+
+
+def add_action_arguments(parser: argparse.ArgumentParser, *, inherit: bool = False) -> None:
+    """``--reason``, ``--json`` and ``--api-url``, for what operators do.
+
+    ``inherit``: the last two are arguments of the parser above as well, whose values count where these are
+    not given.
+    """
+    parser.add_argument("--reason", default="", help="why; kept in the audit")
+    default: dict[str, Any] = {"default": argparse.SUPPRESS} if inherit else {}
+    parser.add_argument(
+        "--json", action="store_true", help="print what the API answered instead of a sentence", **default
+    )
+    add_api_argument(parser, **default)
+
+
+def task_name(job: dict[str, Any]) -> str:
+    """``dag/run/task[map index]`` of the Airflow task that asked for a job; nothing for a job without one."""
+    task = job.get("airflow")
+    if not task:
+        return ""
+    index = f"[{task['map_index']}]" if task["map_index"] >= 0 else ""
+    return f"{task['dag_id']}/{task['run_id']}/{task['task_id']}{index}"
 
 
 def connect(args: argparse.Namespace) -> EmepClient:

@@ -35,15 +35,14 @@ def run(args: argparse.Namespace) -> int:
 
 def facts(answer: dict[str, Any]) -> list[tuple[str, object]]:
     """What the explanation says, each with its name."""
+    deficit = answer["deficit"]
+    factor = "0.25" if deficit is None else f"clamp(1 + {deficit:.4g}, 0.25, 2)"
     known: list[tuple[str, object]] = [("position", answer["position"])]
     known += [(reason["code"], reason["text"]) for reason in answer["reasons"]]
     known += [
         ("class value", answer["class_value"]),
-        ("deficit", round(answer["deficit"], 4)),
-        (
-            "score",
-            f"{answer['score']:g} = {answer['class_value']:g} x clamp(1 + {answer['deficit']:.4g}, 0.25, 2)",
-        ),
+        ("deficit", "weight 0: served last" if deficit is None else round(deficit, 4)),
+        ("score", f"{answer['score']:g} = {answer['class_value']:g} x {factor}"),
         ("order key", ", ".join(map(str, answer["order_key"]))),
         ("estimated start", answer["estimate_text"] or answer["estimated_start"]),
     ]

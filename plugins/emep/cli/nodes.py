@@ -65,7 +65,7 @@ def node_row(node: dict[str, Any]) -> list[object]:
         types[gpu["gpu_type"] or "GPU"] = types.get(gpu["gpu_type"] or "GPU", 0) + 1
     return [
         node["name"],
-        "up" if node["alive"] else "down",
+        node["state"],
         node["pool"],
         node["rack"],
         node["cpu"],

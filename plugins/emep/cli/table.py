@@ -11,7 +11,7 @@ _LEAST_LAST = 24
 """The last column says why; it gets at least so much before other columns are left out."""
 _COLOURS = {
     "running": "green", "up": "green", "healthy": "green", "completed": "green",
-    "pending": "yellow", "starting": "cyan", "yielding": "magenta", "draining": "yellow",
+    "pending": "yellow", "starting": "cyan", "yielding": "magenta", "draining": "yellow", "drained": "yellow",
     "failed": "red", "dead": "red", "down": "red", "unhealthy": "red", "rejected": "red", "node down": "red",
 }  # fmt: skip
 
