@@ -63,7 +63,10 @@ class Agent:
             async with asyncio.TaskGroup() as group:
                 reporting = self._node.report_for_ever(self._sessions)
                 loops = [group.create_task(reporting), group.create_task(self._clean())]
-                await self._take_orders()
+                if self._settings.report_only:
+                    await self._stopping.wait()
+                else:
+                    await self._take_orders()
                 for loop in loops:
                     loop.cancel()
         finally:

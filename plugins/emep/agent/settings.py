@@ -53,6 +53,8 @@ class AgentSettings:
     minutes after which a supervisor gives up by itself."""
     connect_patience: float = 15.0
     """How long an API that is not there is waited for at the start."""
+    report_only: bool = False
+    """Describe the node and report its health, start nothing: Kubernetes starts the work here."""
 
 
 def default_state_dir(name: str, environ: Mapping[str, str]) -> Path:

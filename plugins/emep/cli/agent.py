@@ -27,7 +27,10 @@ examples:
   emep agent                               the GPUs that the drivers find
   emep agent --simulate 8 --group-size 4   eight GPUs that are not there, in two NVLink groups
   emep agent --simulate 0 --cpu 16         CPU jobs only
+  emep agent --report-only --name NODE     a node of a Kubernetes cluster (docs/operate.md)
 """
+KUBERNETES_LABEL = {"emep/runtime": "kubernetes"}
+"""Of nodes that pods are granted, and nothing else."""
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
@@ -76,6 +79,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME",
         help="variable that engines get, too; may be repeated",
+    )
+    work.add_argument(
+        "--report-only",
+        action="store_true",
+        help="report the node and start nothing: its work is pods (--name is the node's in Kubernetes)",
     )
     work.add_argument(
         "--stop-grace",
@@ -149,7 +157,7 @@ def read_settings(args: argparse.Namespace) -> AgentSettings:
         pool=args.pool,
         rack=args.rack,
         block=args.block,
-        labels=_labels(args.label),
+        labels=_labels(args.label) | (KUBERNETES_LABEL if args.report_only else {}),
         bandwidth_gbps=args.bandwidth,
         cpu=args.cpu if args.cpu is not None else agent.node_cpus(),
         memory=int(checked("--memory", parse_memory, args.memory)) if args.memory else agent.node_memory(),
@@ -157,6 +165,7 @@ def read_settings(args: argparse.Namespace) -> AgentSettings:
         pass_environment=tuple(args.pass_env),
         stop_grace=checked("--stop-grace", parse_duration, args.stop_grace),
         report_every=max(0.1, checked("--report-every", parse_duration, args.report_every)),
+        report_only=args.report_only,
         connect_patience=checked("--connect-timeout", parse_duration, args.connect_timeout),
     )
 

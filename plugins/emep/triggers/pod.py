@@ -13,7 +13,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from emep.runtime.kubernetes import status
-from emep.runtime.kubernetes.client import Cluster, ConnectionUnusableError, KubeError
+from emep.runtime.kubernetes.client import (
+    Cluster,
+    ConnectionUnusableError,
+    KubeError,
+    KubeUnreachableError,
+)
 from emep.runtime.kubernetes.manifest import PodPlan
 from emep.runtime.kubernetes.status import EXIT_BAD_INPUT, EXIT_KILLED, Phase, PodState
 from emep.triggers.job import JobTrigger
@@ -86,7 +91,7 @@ class PodTrigger(JobTrigger):
                 await self._tend(hub, job, blocked)
         except CannotStartError as error:
             await self._runs[job.epoch].refuse(error)
-        except (EmepError, KubeError) as error:
+        except (EmepError, KubeError, KubeUnreachableError) as error:
             self.log.warning("%s; trying again", error)
             self._again(RETRY_SECONDS)
 
