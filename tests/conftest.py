@@ -29,3 +29,6 @@ os.environ.update(
     AIRFLOW__DATABASE__EXTERNAL_DB_MANAGERS="emep.db.EmepDBManager",
 )
 os.environ.pop("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", None)
+
+# One cluster for the whole run, whichever folders its tests are in.
+from tests.cluster.fixtures import cluster, local_cluster  # noqa: E402, F401

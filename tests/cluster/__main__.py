@@ -1,4 +1,4 @@
-"""A Kubernetes on this machine for a developer: `python -m tests.cluster up|down|status|prepare|kubectl ...`."""
+"""A Kubernetes on this machine for a developer: `python -m tests.cluster up`, `down`, `status`, `kubectl`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     parser.add_argument("--name", default=own.name, help="which cluster; they run side by side (%(default)s)")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser(
-        "prepare", help="packages, binary (minutes the first time) and images; starts nothing"
-    )
+    commands.add_parser("prepare", help="packages, binary (minutes at first) and images; starts nothing")
     up = commands.add_parser("up", help="start a cluster and leave it running")
     up.add_argument("--nodes", type=int, default=own.nodes, help="real nodes (%(default)s)")
     up.add_argument("--gpus", type=int, default=own.gpus, help="GPUs that a node shows (%(default)s)")
@@ -28,7 +26,7 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=own.node_grace_s,
         metavar="S",
-        help="until a silent node is NotReady",
+        help="until a silent node counts as dead",
     )
     up.add_argument(
         "--toleration", type=int, default=own.toleration_s, metavar="S", help="until its pods are evicted"
@@ -55,10 +53,9 @@ def _up(options: argparse.Namespace) -> None:
     cluster = LocalCluster.new(settings, owned=False)
     cluster.up()
     now = time.monotonic()
-    print(
-        f"up in {now - prepared:.1f} s (after {prepared - started:.1f} s of preparation); every right, and EMEP's:"
-    )
-    print(f"export KUBECONFIG={cluster.kubeconfig}\nexport KUBECONFIG={cluster.emep_kubeconfig}")
+    print(f"up in {now - prepared:.1f} s, after {prepared - started:.1f} s of preparation")
+    print(f"export KUBECONFIG={cluster.kubeconfig}  # every right")
+    print(f"export KUBECONFIG={cluster.emep_kubeconfig}  # what EMEP's account may do")
 
 
 def _status() -> None:

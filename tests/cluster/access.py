@@ -1,4 +1,4 @@
-"""Who may do what in a test cluster: the account of docker/kubernetes/rbac.yaml, and a namespace wiped clean."""
+"""Who may do what in a test cluster (docker/kubernetes/rbac.yaml), and other calls to its API."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from tests.cluster.certificates import write_kubeconfig
-from tests.cluster.settings import PROJECT
+from tests.cluster.settings import GPU_RESOURCE, PROJECT
 from tests.cluster.waiting import until
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient, CoreV1Api
-    from tests.cluster.local import LocalCluster
-
 RIGHTS = PROJECT / "docker" / "kubernetes" / "rbac.yaml"
 NAMESPACE = "emep"
 ACCOUNT = "emep"
@@ -33,44 +30,69 @@ def core(kubeconfig: Path) -> CoreV1Api:
     return CoreV1Api(client(kubeconfig))
 
 
-def apply_rights(kubeconfig: Path) -> None:
-    """Creates what docker/kubernetes/rbac.yaml describes, as `kubectl apply` would; what exists is left alone."""
+def rights(namespace: str) -> list[dict[str, Any]]:
+    """The manifest's documents, for another namespace than the one that it names."""
+    documents: list[dict[str, Any]] = list(yaml.safe_load_all(RIGHTS.read_text()))
+    for document in documents:
+        metadata = document["metadata"]
+        if document["kind"] == "Namespace":
+            metadata["name"] = namespace
+        elif "namespace" in metadata:
+            metadata["namespace"] = namespace
+        elif document["kind"] == "ClusterRoleBinding" and namespace != NAMESPACE:
+            metadata["name"] += f"-{namespace}"
+        for subject in document.get("subjects", []):
+            subject["namespace"] = namespace
+    return documents
+
+
+def grant(kubeconfig: Path, target: Path, namespace: str) -> None:
+    """Creates EMEP's account and its rights where they are missing, and writes its kubeconfig to `target`.
+
+    Its token is good for a day.
+    """
     from kubernetes import utils
 
     api = client(kubeconfig)
-    for document in yaml.safe_load_all(RIGHTS.read_text()):
+    for document in rights(namespace):
         try:
             utils.create_from_dict(api, document)
         except utils.FailToCreateError as error:
             if any(cause.status != 409 for cause in error.api_exceptions):
                 raise
-
-
-def grant(cluster: LocalCluster) -> None:
-    """The account, its rights, and `emep.kubeconfig` with a token of a day."""
-    apply_rights(cluster.kubeconfig)
-    request: dict[str, Any] = {
+    calls = core(kubeconfig)
+    until(lambda: _accounts(calls, namespace) >= {"default", ACCOUNT}, 60, f"the accounts of {namespace}")
+    request = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
         "spec": {"audiences": [], "expirationSeconds": 86400},
     }
-    until(
-        lambda: [
-            a
-            for a in cluster.core.list_namespaced_service_account(NAMESPACE).items
-            if a.metadata.name == "default"
-        ],
-        60,
-        f"the default service account of {NAMESPACE}",
-    )
-    answer = cluster.core.create_namespaced_service_account_token(ACCOUNT, NAMESPACE, request)
-    user = {"token": answer.status.token}
-    keys = cluster.folder / "keys"
-    write_kubeconfig(cluster.emep_kubeconfig, cluster.control_plane.server, keys, user, NAMESPACE)
+    answer = calls.create_namespaced_service_account_token(ACCOUNT, namespace, request)
+    document = yaml.safe_load(kubeconfig.read_text())
+    chosen = next(c for c in document["contexts"] if c["name"] == document["current-context"])
+    chosen["context"] |= {"user": ACCOUNT, "namespace": namespace}
+    document["contexts"] = [chosen]
+    document["users"] = [{"name": ACCOUNT, "user": {"token": answer.status.token}}]
+    target.touch(mode=0o600)
+    target.write_text(yaml.safe_dump(document))
+
+
+def _accounts(calls: CoreV1Api, namespace: str) -> set[str]:
+    return {account.metadata.name for account in calls.list_namespaced_service_account(namespace).items}
+
+
+def set_gpus(calls: CoreV1Api, node: str, count: int) -> None:
+    """What the scheduler believes about a node's GPUs; a kubelet that has no devices accepts it."""
+    resource = GPU_RESOURCE.replace("/", "~1")
+    change = [
+        {"op": "add", "path": f"/status/{part}/{resource}", "value": str(count)}
+        for part in ("capacity", "allocatable")
+    ]
+    calls.patch_node_status(node, change)
 
 
 def wipe(api: CoreV1Api, namespace: str, timeout_s: float = 60) -> None:
-    """Deletes the namespace's pods (without their grace), secrets, config maps and events; waits for the pods."""
+    """Deletes a namespace's pods (without their grace), secrets, config maps, events; waits for the pods."""
     api.delete_collection_namespaced_pod(namespace, grace_period_seconds=0)
     api.delete_collection_namespaced_secret(namespace)
     api.delete_collection_namespaced_config_map(namespace, field_selector="metadata.name!=kube-root-ca.crt")

@@ -1,7 +1,7 @@
 """The Kubernetes programs, built once from `tests/cluster/kubernetes` and kept outside the tree.
 
-A first build takes 7 to 10 minutes on two cores and leaves about 3 GB in Go's build cache; after a change of the
-program alone, seconds.
+A first build takes 7 to 10 minutes on two cores and leaves about 3 GB in Go's build cache; after a change
+of the program alone, seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.cluster.settings import CannotBeHad, ClusterError, cache_folder
+from tests.cluster.settings import CannotBeHad, CannotPrepare, cache_folder
 
 SOURCES = Path(__file__).with_name("kubernetes")
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
@@ -25,7 +25,7 @@ def kubernetes_version() -> str:
     """The version in go.mod, such as "v1.34.4"."""
     found = re.search(r"k8s\.io/kubernetes (v[\d.]+)", (SOURCES / "go.mod").read_text())
     if found is None:
-        raise ClusterError(f"{SOURCES / 'go.mod'} names no version of k8s.io/kubernetes.")
+        raise CannotPrepare(f"{SOURCES / 'go.mod'} names no version of k8s.io/kubernetes.")
     return found.group(1)
 
 
@@ -45,7 +45,7 @@ def go_program() -> str | None:
 def build() -> Path:
     """The binary; built now if it is not there. Of several builders one builds and the others wait.
 
-    Raises CannotBeHad without Go, ClusterError with the compiler's last lines if the build fails.
+    Raises CannotBeHad without Go, CannotPrepare with the compiler's last lines if the build fails.
     """
     target = binary_path()
     if target.exists():
@@ -76,7 +76,8 @@ def _compile(go: str, target: Path) -> None:
             env={**os.environ, "CGO_ENABLED": "0"},
             capture_output=True,
             text=True,
+            check=False,
         )
         if done.returncode:
-            raise ClusterError("Kubernetes was not built: " + " / ".join(done.stderr.splitlines()[-5:]))
+            raise CannotPrepare("Kubernetes was not built: " + " / ".join(done.stderr.splitlines()[-5:]))
         fresh.rename(target)

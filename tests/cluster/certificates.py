@@ -1,4 +1,4 @@
-"""A certificate authority for one cluster, and what it signs. Valid for a month: a cluster lives for a test run."""
+"""A certificate authority for one cluster, and what it signs; valid for a month."""
 
 from __future__ import annotations
 

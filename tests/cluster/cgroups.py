@@ -1,7 +1,7 @@
 """A control group of its own for each kubelet: two kubelets under one root would sweep each other's pods.
 
-Works with cgroup v1 (one hierarchy a controller, each with a folder) and v2 (one hierarchy, whose controllers must be
-handed down first).
+Works with cgroup v1 (one hierarchy a controller, each with a folder) and v2 (one hierarchy, whose controllers
+must be handed down first).
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _hand_down(group: Path) -> None:
         (group / "cgroup.subtree_control").write_text(" ".join(f"+{controller}" for controller in available))
     except OSError as error:
         raise CannotBeHad(
-            f"No Kubernetes for the tests: {group} does not hand its controllers down ({error.strerror}); in a "
-            "container, move its processes to a child group first."
+            f"No Kubernetes for the tests: {group} does not hand its controllers down ({error.strerror}); "
+            "in a container, move its processes to a child group first."
         ) from error
 
 

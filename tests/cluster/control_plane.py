@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
 import ssl
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 from tests.cluster.certificates import Authority, by_certificate, write_kubeconfig
@@ -137,10 +136,15 @@ class ControlPlane:
             for name in ("etcd", "kube-apiserver"):
                 if self._register.latest(name) is None:
                     raise ClusterError(f"{name} ended: {self._register.last_words(name)}")
+            connection = http.client.HTTPSConnection(
+                self._address, self._settings.api_port, context=context, timeout=5
+            )
             try:
-                with urllib.request.urlopen(self.server + "/readyz", context=context, timeout=5) as answer:
-                    return bool(answer.status == 200)
-            except (urllib.error.URLError, OSError):
+                connection.request("GET", "/readyz")
+                return connection.getresponse().status == 200
+            except (OSError, http.client.HTTPException):
                 return False
+            finally:
+                connection.close()
 
         until(ready, timeout_s, f"the API server at {self.server}", every_s=0.1)

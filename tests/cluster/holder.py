@@ -1,8 +1,9 @@
 """The first process of a node's namespaces; run as `unshare --mount --pid --fork ... python holder.py NODE`.
 
-A node has a mount and a process namespace: what kubelet, containerd and its containers mount is seen by them alone,
-and when this process is killed the kernel ends everything of the node, however it was started, and unmounts it all.
-It does nothing after its mounts but to let the kernel reap orphans, so it imports nothing of the project.
+A node has a mount and a process namespace: what kubelet, containerd and containers mount is seen by them
+alone, and when this process is killed the kernel ends everything of the node, however it was started, and
+unmounts it. It does nothing after its mounts but to let the kernel reap orphans, so it imports nothing of
+the project.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Three container images written by hand, as the archives that `docker save` writes; no registry is asked.
 
-`pause` keeps a pod's namespaces, `busybox` is a shell with its tools, and `host-root` holds empty folders only: a pod
-mounts the host's /usr, Python and the project into them (`tests.cluster.pods.host_root`).
+`pause` keeps a pod's namespaces, `busybox` is a shell with its tools, and `host-root` holds empty folders
+only: a pod mounts the host's /usr, Python and the project into them (`tests.cluster.pods.python_pod`).
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from tests.cluster.packages import program
 from tests.cluster.settings import BUSYBOX_IMAGE, HOST_ROOT_IMAGE, PAUSE_IMAGE, cache_folder
 
 _TOOLS = [
-    "sh",
-    "sleep",
     "cat",
-    "ls",
+    "date",
     "echo",
     "env",
-    "id",
-    "ps",
-    "true",
     "false",
-    "kill",
-    "date",
-    "tail",
-    "head",
     "grep",
-    "sed",
-    "wc",
-    "touch",
+    "head",
+    "id",
+    "kill",
+    "ls",
     "mkdir",
-    "rm",
-    "wget",
     "nc",
+    "ps",
+    "rm",
+    "sed",
+    "sh",
+    "sleep",
+    "tail",
+    "touch",
+    "true",
+    "wc",
+    "wget",
 ]
-_FOLDERS = ["proc", "sys", "dev", "tmp", "etc", "root", "run", "var", "airflow"]
+_FOLDERS = ["airflow", "dev", "etc", "proc", "root", "run", "sys", "tmp", "var"]
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -51,7 +51,7 @@ class _Layer:
 
     def __init__(self) -> None:
         self._buffer = io.BytesIO()
-        self._tar = tarfile.open(fileobj=self._buffer, mode="w")
+        self._tar = tarfile.open(fileobj=self._buffer, mode="w")  # noqa: SIM115 - content() closes it
 
     def folders(self, names: Iterable[str]) -> None:
         for name in names:

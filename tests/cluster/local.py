@@ -1,7 +1,8 @@
 """A Kubernetes on this machine: etcd, API server, controller manager, scheduler, real nodes; all on loopback.
 
-Clusters run side by side, each in a folder of `clusters_folder()`. Whatever a cluster started is recorded there, so
-that `down` needs nothing but the folder, and the next start clears away what a killed test run has left behind.
+Clusters run side by side, each in a folder of `clusters_folder()`. What a cluster started is recorded
+there, so that `down` needs the folder only, and the next start clears away what a killed test run has left
+behind.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.cluster import access, binary, images, packages
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.node import Node
 from tests.cluster.processes import Process, Register, kill_all, this_process
-from tests.cluster.settings import GPU_RESOURCE, ClusterError, Settings, clusters_folder, node_address
+from tests.cluster.settings import ClusterError, Settings, clusters_folder, node_address
 from tests.cluster.waiting import until
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def prepare() -> tuple[Path, list[Path]]:
-    """Packages, binary and images; the binary takes minutes the first time. Raises CannotBeHad, ClusterError."""
+    """Packages, binary (minutes the first time) and images. Raises CannotBeHad, CannotPrepare."""
     packages.install()
     return binary.build(), images.write_images()
 
@@ -130,7 +131,7 @@ class LocalCluster:
         for node in self.nodes:
             self.wait_node(node.name, ready=True)
             self.set_gpus(node.name, self.settings.gpus)
-        access.grant(self)
+        access.grant(self.kubeconfig, self.emep_kubeconfig, self.namespace)
 
     def _remember(self) -> None:
         known = {
@@ -182,13 +183,8 @@ class LocalCluster:
         return next(node for node in self.nodes if node.name == name)
 
     def set_gpus(self, node: str, count: int) -> None:
-        """What the scheduler believes about a node's GPUs; the kubelet accepts it."""
-        resource = GPU_RESOURCE.replace("/", "~1")
-        change = [
-            {"op": "add", "path": f"/status/{part}/{resource}", "value": str(count)}
-            for part in ("capacity", "allocatable")
-        ]
-        self.core.patch_node_status(node, change)
+        """How many GPUs a node shows."""
+        access.set_gpus(self.core, node, count)
 
     def wait_node(self, name: str, ready: bool, timeout_s: float = 90) -> None:
         """Until a node's Ready condition is so ("unknown" is not ready)."""
@@ -218,4 +214,5 @@ class LocalCluster:
     def kubectl(self, *arguments: str) -> int:
         """Runs kubectl with every right; returns its exit code."""
         command = [str(binary.binary_path()), "kubectl", *arguments]
-        return subprocess.run(command, env={**os.environ, "KUBECONFIG": str(self.kubeconfig)}).returncode
+        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        return subprocess.run(command, env=environment, check=False).returncode

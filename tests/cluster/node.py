@@ -1,4 +1,4 @@
-"""One node: a containerd and a kubelet in namespaces of their own, on a loopback address that is the node's name."""
+"""A node: containerd and kubelet in namespaces of their own, on a loopback address that names the node."""
 
 from __future__ import annotations
 
@@ -55,10 +55,16 @@ class Node:
             raise ClusterError(f"The kubelet of {self.name} runs already.")
         self._enter(
             f"kubelet{self._number}",
-            [str(binary), "kubelet", f"--config={self.folder / 'kubelet.yaml'}", "--v=1"]
-            + [f"--kubeconfig={self.folder / 'kubeconfig'}", f"--hostname-override={self.name}"]
-            + [f"--root-dir={self.folder / 'kubelet'}", f"--cert-dir={self.folder / 'kubelet-keys'}"]
-            + [f"--node-labels=emep.test/node=node{self._number}"],
+            [
+                str(binary),
+                "kubelet",
+                f"--config={self.folder / 'kubelet.yaml'}",
+                f"--kubeconfig={self.folder / 'kubeconfig'}",
+                f"--hostname-override={self.name}",
+                f"--root-dir={self.folder / 'kubelet'}",
+                f"--cert-dir={self.folder / 'kubelet-keys'}",
+                f"--node-labels=emep.test/node=node{self._number}",
+            ],
         )
 
     def kill_everything(self) -> None:
@@ -94,8 +100,8 @@ class Node:
         (self.folder / "network" / "10-bridge.conflist").write_text(json.dumps(self._network()))
         (self.folder / "kubelet.yaml").write_text(yaml.safe_dump(self._kubelet_configuration()))
         (self.folder / "containerd.toml").write_text(_toml(self._containerd_configuration()))
-        # The kubelet sets the resources that the tests patch onto the node back to 0 whenever it starts, unless it
-        # finds anything in this folder, where it would keep which devices it gave away.
+        # A kubelet that starts sets the resources that were patched onto its node back to 0, unless it finds
+        # anything in this folder, where it would keep which devices it gave away.
         (self.folder / "kubelet" / "device-plugins" / "kept").mkdir(parents=True, exist_ok=True)
 
     def start_runtime(self, images: list[Path]) -> None:
@@ -107,7 +113,7 @@ class Node:
             [*unshare, "--propagation", "private", sys.executable, str(holder), str(self.folder)],
         )
         with self._explained(f"holder{self._number}"):
-            until(lambda: (self.folder / "held").exists(), 20, f"the namespaces of {self.name}")
+            until((self.folder / "held").exists, 20, f"the namespaces of {self.name}")
         name = f"containerd{self._number}"
         self._enter(name, [program("containerd"), "--config", str(self.folder / "containerd.toml")])
         with self._explained(name):
@@ -144,7 +150,7 @@ class Node:
     def _ctr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         address = str(self.folder / "containerd.sock")
         return subprocess.run(
-            [program("ctr"), "--address", address, *arguments], capture_output=True, text=True
+            [program("ctr"), "--address", address, *arguments], capture_output=True, text=True, check=False
         )
 
     @contextmanager
@@ -228,13 +234,15 @@ class Node:
         }
 
     def _snapshotter(self) -> str:
-        """Overlay where the file system can (not on another overlay, as in a container), else plain copies."""
+        """Overlay where the file system can (not on an overlay, as in a container), else plain copies."""
         probe = self.folder / "probe"
         for part in ("lower", "upper", "work", "merged"):
             (probe / part).mkdir(parents=True, exist_ok=True)
         options = f"lowerdir={probe}/lower,upperdir={probe}/upper,workdir={probe}/work"
         mount = f"mount -t overlay overlay -o {options} {probe}/merged"
-        done = subprocess.run([program("unshare"), "--mount", "sh", "-c", mount], capture_output=True)
+        done = subprocess.run(
+            [program("unshare"), "--mount", "sh", "-c", mount], capture_output=True, check=False
+        )
         return "native" if done.returncode else "overlayfs"
 
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from tests.cluster.binary import binary_path, go_program
-from tests.cluster.settings import CannotBeHad, ClusterError
+from tests.cluster.settings import CannotBeHad, CannotPrepare
 
 NETWORK_PLUGINS = Path("/usr/lib/cni")
 _SEARCH = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
@@ -54,7 +54,7 @@ def why_not() -> str | None:
 
 
 def install() -> None:
-    """Installs the packages that are missing. Raises CannotBeHad or, if apt fails, ClusterError."""
+    """Installs the packages that are missing. Raises CannotBeHad or, if apt fails, CannotPrepare."""
     reason = why_not()
     if reason:
         raise CannotBeHad(reason)
@@ -63,7 +63,9 @@ def install() -> None:
         return
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update"], ["install", "-y", "--no-install-recommends", *missing]):
-        done = subprocess.run(["apt-get", "-qq", *command], env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            ["apt-get", "-qq", *command], env=environment, capture_output=True, text=True, check=False
+        )
         if done.returncode:
             last = " / ".join(done.stderr.splitlines()[-3:])
-            raise ClusterError(f"apt-get {command[0]} for {', '.join(missing)} failed: {last}")
+            raise CannotPrepare(f"apt-get {command[0]} for {', '.join(missing)} failed: {last}")

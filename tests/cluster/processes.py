@@ -1,7 +1,8 @@
 """Processes that outlive whoever started them, and can be found and stopped by anybody later.
 
-Each has a process group of its own and a line in the cluster's `processes.jsonl`: its name, its pid, and when the
-kernel says that it started, so that a pid that has been given to another process since is never signalled.
+Each has a process group of its own and a line in the cluster's `processes.jsonl`: its name, its pid, and
+when the kernel says that it started, so that a pid that has been given to another process since is never
+signalled.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,10 +33,8 @@ class Process:
     def send(self, number: signal.Signals) -> None:
         """Signals the whole group, if it still is this one."""
         if self.alive():
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
-            except ProcessLookupError:
-                pass
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it was gone in time."""
@@ -102,16 +101,16 @@ class Register:
     def start(self, name: str, command: Sequence[str], environment: dict[str, str] | None = None) -> Process:
         """Starts a process in a session of its own; its output is added to its log."""
         self._logs.mkdir(parents=True, exist_ok=True)
-        with self.log(name).open("ab") as log:
-            child = subprocess.Popen(
+        with self.log(name).open("ab") as log, open(os.devnull) as nothing:
+            files = [(nothing, 0), (log, 1), (log, 2)]
+            pid = os.posix_spawnp(
+                "nice",
                 ["nice", "-n", str(self._niceness), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **(environment or {})},
-                start_new_session=True,
+                {**os.environ, **(environment or {})},
+                file_actions=[(os.POSIX_SPAWN_DUP2, file.fileno(), number) for file, number in files],
+                setsid=True,
             )
-        process = Process(name, child.pid, _start_time(child.pid) or 0)
+        process = Process(name, pid, _start_time(pid) or 0)
         with self._file.open("a") as register:
             register.write(json.dumps(asdict(process)) + "\n")
         return process

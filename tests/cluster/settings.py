@@ -31,6 +31,10 @@ def clusters_folder() -> Path:
     return Path(os.environ.get("EMEP_TEST_CLUSTERS", "/var/tmp/emep-clusters"))
 
 
+class CannotPrepare(ClusterError):
+    """Packages or the binary could not be made ready, as without a network."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """One cluster. Clusters run side by side: each has a loopback network of its own, 127.77.slot.0/24."""
