@@ -93,6 +93,16 @@ async def test_a_bad_gpu_ends_the_watch_with_a_batch_and_the_cursor_for_the_next
     assert inbox.kept["cursor"] == batch["cursor"] > cursor
 
 
+@pytest.mark.parametrize(("drain", "state"), [(True, "drained"), (False, "healthy")])
+async def test_a_gpu_that_was_bad_stays_out_only_where_the_run_asks_for_it(api, inbox, drain, state):
+    cursor = check_up(api.runtime.ledger, None).cursor
+    await asyncio.to_thread(report, api, 2)
+    await fired(trigger(since=cursor, drain_unhealthy=drain))
+    await asyncio.to_thread(report, api, times=3)
+    gpus = {gpu.index: gpu.state for gpu in api.runtime.ledger.nodes("n0")[0].gpus}
+    assert gpus == {0: "healthy", 1: "healthy", 2: state, 3: "healthy"}
+
+
 async def test_what_was_found_between_two_watches_is_in_the_second(api, inbox):
     await fired(trigger(until=time.time()))
     cursor = inbox.kept["cursor"]

@@ -26,6 +26,7 @@ KEPT_FINDINGS = 500
 """Of one batch; the log has every one."""
 RETRY_SECONDS = (1.0, 15.0)
 CURSOR_KEY = "cursor"
+DRAIN_REASON = "emep_gpu_health: reported bad; resume it when it is repaired"
 
 
 class GpuHealthTrigger(BaseTrigger):
@@ -105,7 +106,16 @@ class GpuHealthTrigger(BaseTrigger):
                 pause = min(RETRY_SECONDS[1], 2 * pause)
 
     async def _act(self, client: AsyncEmepClient, finding: HealthFinding) -> None:
-        """Drain what was reported bad, where the run asks for it."""
+        """Drain what was reported bad, where the run asks for it; a refusal is said and nothing else."""
+        bad = (
+            finding.event == "gpu_unhealthy" and finding.code == "reported" and finding.gpu_index is not None
+        )
+        if not (self.drain_unhealthy and bad):
+            return
+        try:
+            await client.drain(finding.nodes[0], finding.gpu_index, reason=DRAIN_REASON)
+        except Exception as error:
+            self.log.warning("%s:%s cannot be drained: %s", finding.nodes[0], finding.gpu_index, error)
 
     def _say_condition(self, checkup: Checkup) -> None:
         """The hardware's condition in the log, whenever it has changed."""
