@@ -81,3 +81,8 @@ def format_duration(seconds: float) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts[:2]) or "0s"
+
+
+def count_of(count: int, noun: str) -> str:
+    """``1 GPU``, ``8 GPUs``: a number of things whose plural ends in s."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -16,7 +16,7 @@ from emep.cli.common import (
 )
 from emep.cli.table import print_table
 
-DESCRIPTION = """Dead letters: jobs that waited longer than their queue allows, or have used up their tries or requeues.
+DESCRIPTION = """Dead letters: jobs that waited longer than their queue allows, or used up tries or requeues.
 
 `emep dlq list` shows them; look at the reason, then requeue or discard each."""
 COLUMNS = ["JOB", "STATE", ">AGE", "QUEUE", "PROJECT", "USER", "TYPE", "TASK", "CODE", "WHY"]

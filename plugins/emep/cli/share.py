@@ -9,7 +9,7 @@ from typing import Any
 from emep.cli.common import UsageError, add_action_arguments, add_read_arguments, connect, print_json
 from emep.cli.table import print_table
 
-DESCRIPTION = """Show fair shares: each queue with the projects and users below it, as the order compares them.
+DESCRIPTION = """Show fair shares: queues with the projects and users below them, as the order compares them.
 
 USED is billed and decayed GPU-hours, TARGET its share of what it and its siblings have used; among siblings
 the one with the highest deficit, (TARGET - USED) / TARGET, is served first. SCORE is that of a waiting job of
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The tree, or set and unset."""
     parser.add_argument("--queue", help="only the tree of this queue")
     add_read_arguments(parser)
-    actions = parser.add_subparsers(dest="action", metavar="set|unset")
+    actions = parser.add_subparsers(dest="action", metavar="[set|unset]")
     setting = actions.add_parser(
         "set", help="set a weight over the policy file's", description="Set a weight over the policy file's."
     )

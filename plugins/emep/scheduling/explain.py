@@ -20,7 +20,7 @@ from emep.scheduling.estimate import Estimator
 from emep.scheduling.model import Job, Reason, ReasonCode, Waiting
 from emep.scheduling.placement import fits
 from emep.scheduling.quota import Limit
-from emep.units import format_duration
+from emep.units import count_of, format_duration
 
 if TYPE_CHECKING:
     from emep.scheduling._cycle import Cycle
@@ -127,17 +127,17 @@ class Explainer:
         going = mine[board.occupied[mine]]
         owners = board.owners_of(going)
         rest = max(0.0, board.release_of(job.id) - cycle.now)
+        held = f"{count_of(len(mine), 'GPU')} {'is' if len(mine) == 1 else 'are'} held for it"
         text = (
-            f"{len(mine)} GPUs are held for it; {len(going)} of them come free when {_some(owners)} "
+            f"{held}; {len(going)} of them come free when {_some(owners)} "
             f"{'has' if len(owners) == 1 else 'have'} yielded, in at most {format_duration(rest)}"
         )
         return Reason(ReasonCode.WAITING_FOR_PREEMPTION, text)
 
     def _of_quota(self, job: Job, limit: Limit) -> Reason:
         held = self._cycle.holdings.held(limit)
-        text = (
-            f"{limit.label} holds {held} of at most {limit.max_gpus} GPUs, {job.gpu_count} more are too many"
-        )
+        more = f"{job.gpu_count} more {'is' if job.gpu_count == 1 else 'are'} too many"
+        text = f"{limit.label} holds {held} of at most {limit.max_gpus} GPUs, {more}"
         return Reason(ReasonCode.QUOTA_EXCEEDED, text)
 
     def _with_preemption(self, job: Job, request: Request, facts: Facts, found: list[Reason]) -> list[Reason]:
@@ -185,7 +185,7 @@ class Explainer:
         if job.id in self._cycle.held_back:
             text = "started now, it would make a job before it wait longer than anybody is to wait"
             return Reason(ReasonCode.BEHIND_RESERVATION, text)
-        text = f"needs {job.gpu_count} GPUs, and will be looked at again in the next cycle"
+        text = f"needs {count_of(job.gpu_count, 'GPU')}, and will be looked at again in the next cycle"
         return Reason(ReasonCode.INSUFFICIENT_GPUS, text)
 
     # ---- facts of requests ---------------------------------------------------------------------------------
@@ -220,26 +220,26 @@ class Explainer:
     def _gpu_shortage(self, request: Request, facts: Facts, free: np.ndarray) -> None:
         index, need = self._cycle.index, request.gpus
         if facts.free < need:
-            text = f"needs {need} GPUs, {facts.free} free in pool {facts.pool}"
+            text = f"needs {count_of(need, 'GPU')}, {facts.free} free in pool {facts.pool}"
             facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_GPUS, text))
         if request.nvlink:
             most = int(index.domains(True, request.level).sums(free).max(initial=0))
             if most < need:
-                text = f"needs {need} GPUs in one NVLink group, largest free {most} of {need}"
+                text = f"needs {count_of(need, 'GPU')} in one NVLink group, largest free {most} of {need}"
                 facts.reasons.append(Reason(ReasonCode.NO_FREE_NVLINK_GROUP, text))
         if request.level:
             most = int(index.domains(False, request.level).sums(free).max(initial=0))
             if most < need:
-                text = (
-                    f"needs {need} GPUs in one {request.level}, the {request.level} with most free has {most}"
-                )
+                needed = f"needs {count_of(need, 'GPU')} in one {request.level}"
+                text = f"{needed}, the {request.level} with most free has {most}"
                 facts.reasons.append(Reason(ReasonCode.NO_TOPOLOGY_DOMAIN, text))
         if request.node_count:
             domains = index.domains(request.nvlink, request.level)
             whole = domains.domain_of_part[domains.part_sums(free) >= request.per_node]
             most = int(np.bincount(whole).max()) if len(whole) else 0
             if most < request.node_count:
-                text = f"needs {request.node_count} nodes with {request.per_node} free GPUs each, {most} fit"
+                each = count_of(request.per_node, "free GPU")
+                text = f"needs {count_of(request.node_count, 'node')} with {each} each, {most} fit"
                 facts.reasons.append(Reason(ReasonCode.NO_TOPOLOGY_DOMAIN, text))
 
     def _out_of_service(self, facts: Facts, eligible: np.ndarray) -> None:

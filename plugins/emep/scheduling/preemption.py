@@ -22,7 +22,7 @@ from emep.scheduling.eligibility import Request, is_preemptible
 from emep.scheduling.model import Job
 from emep.scheduling.placement import place
 from emep.scheduling.quota import Holdings
-from emep.units import format_duration
+from emep.units import count_of, format_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Choice:
         )
         why = "takes back its guarantee" if self.code == "reclaim" else f"is {self.job.priority}"
         return (
-            f"job {self.job.id} needs {self.job.gpu_count} GPUs and {why}; "
-            f"job {victim.job.id} ({victim.job.priority}, {len(victim.gpus)} GPUs) {lost}"
+            f"job {self.job.id} needs {count_of(self.job.gpu_count, 'GPU')} and {why}; "
+            f"job {victim.job.id} ({victim.job.priority}, {count_of(len(victim.gpus), 'GPU')}) {lost}"
         )
 
 

@@ -14,7 +14,7 @@ from emep.scheduling.eligibility import Request, request_of
 from emep.scheduling.model import Job, Node, Reject, RejectCode
 from emep.scheduling.placement import domains_at, fits
 from emep.scheduling.quota import Limit, limits_of
-from emep.units import format_memory
+from emep.units import count_of, format_memory
 
 
 def validate_job(job: Job, nodes: Sequence[Node] | ClusterIndex, policy: Policy) -> Reject | None:
@@ -55,7 +55,7 @@ def against_policy(job: Job, policy: Policy, limits: Iterable[Limit] | None = No
     for limit in limits_of(policy, job.queue, job.project) if limits is None else limits:
         if limit.max_gpus is not None and job.gpu_count > limit.max_gpus:
             text = (
-                f"gpu_count: needs {job.gpu_count} GPUs, "
+                f"gpu_count: needs {count_of(job.gpu_count, 'GPU')}, "
                 f"but {limit.label} may hold at most {limit.max_gpus} (max_gpus)"
             )
             return RejectCode.OVER_QUOTA, text, "gpu_count"
@@ -67,7 +67,7 @@ def against_cluster(request: Request, index: ClusterIndex) -> Verdict | None:
     if not request.pools and request.gpus:
         return (
             RejectCode.TOO_MANY_GPUS,
-            f"gpu_count: needs {request.gpus} GPUs, but its queue has no pools",
+            f"gpu_count: needs {count_of(request.gpus, 'GPU')}, but its queue has no pools",
             "queue",
         )
     pools = [pool for pool in request.pools if pool in index.pool_number]
@@ -100,7 +100,7 @@ def _of_cpu_job(request: Request, index: ClusterIndex, pools: list[str]) -> Verd
         nodes |= index.eligible_nodes(pool, request.affinity, request.anti_affinity)
     count = request.node_count or 1
     if int(nodes.sum()) < count:
-        text = f"node_count: needs {count} nodes, {_pools(pools)} has {int(nodes.sum())} that fit"
+        text = f"node_count: needs {count_of(count, 'node')}, {_pools(pools)} has {int(nodes.sum())} that fit"
         return RejectCode.TOPOLOGY_TOO_SMALL, text, "node_count"
     cpu, memory = request.cpu / count, request.memory / count
     most_cpu, most_memory = float(index.node_cpu[nodes].max()), float(index.node_memory[nodes].max())
@@ -159,13 +159,13 @@ def _of_size(request: Request, index: ClusterIndex, pools: list[str]) -> Verdict
 def _size_in_pool(request: Request, index: ClusterIndex, size: IntArray, pool: str) -> Verdict | None:
     total = int(size.sum())
     if total < request.gpus:
-        text = f"gpu_count: needs {request.gpus} GPUs, pool {pool} holds {total} that fit"
+        text = f"gpu_count: needs {count_of(request.gpus, 'GPU')}, pool {pool} holds {total} that fit"
         return RejectCode.TOO_MANY_GPUS, text, "gpu_count"
     if request.nvlink:
         most = largest(index.cell_group, size)
         if most < request.gpus:
             text = (
-                f"gpu_count: needs {request.gpus} GPUs in one NVLink group, "
+                f"gpu_count: needs {count_of(request.gpus, 'GPU')} in one NVLink group, "
                 f"the largest of pool {pool} holds {most}"
             )
             return RejectCode.NVLINK_GROUP_TOO_SMALL, text, "gpu_count"
@@ -173,7 +173,7 @@ def _size_in_pool(request: Request, index: ClusterIndex, size: IntArray, pool: s
         most = largest(domains_at(index, request.level), size)
         if most < request.gpus:
             text = (
-                f"topology: needs {request.gpus} GPUs in one {request.level}, "
+                f"topology: needs {count_of(request.gpus, 'GPU')} in one {request.level}, "
                 f"the largest {request.level} fits {most} of {request.gpus}"
             )
             return RejectCode.TOPOLOGY_TOO_SMALL, text, "topology"
@@ -193,8 +193,9 @@ def _with_nodes(request: Request, index: ClusterIndex, size: IntArray, pool: str
         return _of_host(request, index, size, pool)
     by_node = np.bincount(index.cell_node, weights=size)
     fitting = int((by_node >= max(request.per_node, 1)).sum())
+    each = count_of(request.per_node, "GPU")
     text = (
-        f"node_count: needs {request.node_count} nodes with {request.per_node} GPUs each"
+        f"node_count: needs {count_of(request.node_count or 1, 'node')} with {each} each"
         f"{_together(request)}, pool {pool} has {fitting} such nodes, "
         f"the largest holds {int(by_node.max(initial=0))}"
     )
