@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export UV_LINK_MODE ?= hardlink
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint types bench lock clean
+.PHONY: help env demo test cluster lint types bench lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -33,6 +33,9 @@ demo: $(STAMP)  ## the main job on an embedded default; ARGS=--exit stops when d
 
 test: $(STAMP)  ## unit, conformance, pipeline and demo tests
 	$(BIN)/python -m pytest $(ARGS)
+
+cluster: $(STAMP)  ## a real Kubernetes on this machine (root); ARGS=down, status, prepare or "kubectl ..."
+	$(BIN)/python -m tests.cluster $(or $(ARGS),up)
 
 lint: $(STAMP)  ## ruff and the layers' import rules
 	$(BIN)/ruff check .
