@@ -127,13 +127,22 @@ class PodBench:
         trigger.task_instance = TASK  # type: ignore[assignment]
         return trigger
 
+    def restart(self) -> None:
+        """Kill EMEP's API and start it again on its data."""
+        self.server.stop()
+        os.environ[POLICY_FILE] = str(self.server.folder / "policy.yaml")
+        try:
+            self.server.start()
+        finally:
+            del os.environ[POLICY_FILE]
+
     def job(self, job_id: str) -> JobView:
         return self.user.job(job_id)
 
     async def until(self, condition: Any, seconds: float = 60.0) -> Any:
         """Wait for something in cluster or ledger that nobody announces to the test."""
         async with asyncio.timeout(seconds):
-            while not (value := await asyncio.to_thread(condition)):
+            while not (value := await asyncio.to_thread(condition)):  # noqa: ASYNC110 - other processes
                 await asyncio.sleep(0.1)
         return value
 

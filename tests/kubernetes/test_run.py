@@ -10,7 +10,8 @@ from tests.builders.pods import event_of
 
 async def test_a_pod_of_any_image_runs_and_its_result_is_the_xcom(bench, inbox):
     job_id = bench.submit()
-    command = "i=0; while [ $i -lt 40 ]; do echo line $i; i=$((i+1)); done; printf ende; echo '{\"a\": [1]}' > /airflow/xcom/return.json"
+    lines = "i=0; while [ $i -lt 40 ]; do echo line $i; i=$((i+1)); done; printf ende"
+    command = lines + """; echo '{"a": [1]}' > /airflow/xcom/return.json"""
     plan = bench.plan(command, result_as_message=True)
     event = await event_of(bench.trigger(job_id, plan, return_field="return_value"))
     assert isinstance(event, TaskSuccessEvent)
