@@ -235,6 +235,21 @@ def test_on_sqlite_gpus_in_doubt_are_claimed_first_and_granted_when_nothing_is_i
     assert airflow.pool()[0] == 4, "claimed before, held now"
 
 
+def test_what_was_claimed_for_a_job_that_is_gone_goes_back_to_airflow(bench, airflow):
+    if not bench.database.is_sqlite:
+        pytest.skip("PostgreSQL locks the rows")
+    bench.node(gpus=8)
+    airflow.task(8)
+    job = bench.submit(gpu_count=4)
+    bench.plan()
+    assert airflow.pool()[0] == 4
+    bench.ledger.cancel(job.id, actor="alice")
+    for _ in range(4):
+        bench.alive(SETTLE_SECONDS, step=SETTLE_SECONDS)
+        bench.plan()
+    assert airflow.pool()[0] == 8
+
+
 def test_a_row_without_limit_may_have_been_read_too():
     reads = StaleReads()
     reads.was_visible("default", -1, 10.0)

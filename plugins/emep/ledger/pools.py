@@ -187,12 +187,14 @@ class Pools:
         before, self._seen = self._seen, seen
         freed = any(seen.held(pool) < tasks.held for pool, tasks in before.plain.items())
         settled = self.stale is not None and self.stale.is_settled(now)
+        forgotten = self.stale is not None and self.stale.is_forgotten(now)
         if seen.wrong:
             names = ", ".join(PREFIX + pool for pool in seen.wrong)
             log.info("Airflow's pools are put right: %s", names)
         if seen.wrong or freed or settled:
             self._database.write(
-                lambda tx: self._look_again(tx, plan=freed or settled), holds=bool(seen.wrong)
+                lambda tx: self._look_again(tx, plan=freed or settled, forget=forgotten),
+                holds=bool(seen.wrong) or forgotten,
             )
 
     def _look(self, session: Session, now: float) -> _Seen:
@@ -211,9 +213,10 @@ class Pools:
         ]
         return _Seen(clock, rows, plain, now, tuple(sorted(wrong)))
 
-    @staticmethod
-    def _look_again(tx: Transaction, *, plan: bool) -> None:
+    def _look_again(self, tx: Transaction, *, plan: bool, forget: bool) -> None:
         if plan:
             tx.dirty = True
+        if forget and self.stale is not None:
+            self.stale.claim({}, tx.now)
         if tx.holds_locked:
             tx.changes_holds()

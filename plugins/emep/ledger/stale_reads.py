@@ -52,3 +52,7 @@ class StaleReads:
     def is_settled(self, now: float) -> bool:
         """Whether there are claims, and the first of them is no longer in doubt."""
         return bool(self._claims) and now - self._claimed_at >= self.settle_seconds
+
+    def is_forgotten(self, now: float) -> bool:
+        """Whether nobody has taken what was claimed: its job is gone, or goes elsewhere."""
+        return bool(self._claims) and now - self._claimed_at >= 3 * self.settle_seconds
