@@ -224,7 +224,8 @@ class Run:
         self.airflow.call("POST", f"/dags/{self.dag_id}/clearTaskInstances", body)
 
     def delete(self) -> None:
-        """Delete the run by hand."""
+        """Delete the run by hand; Airflow deletes none that runs, so it is ended first."""
+        self.set_state("failed")
         self.airflow.call("DELETE", f"/dags/{self.dag_id}/dagRuns/{self.run_id}")
 
     @property

@@ -14,13 +14,16 @@ WAYS = {
     "cleared": lambda run: run.clear("job"),
     "run marked failed": lambda run: run.set_state("failed"),
     "run deleted": lambda run: run.delete(),
+    "DAG deleted": lambda run: run.airflow.call("DELETE", f"/dags/{run.dag_id}"),
 }
 
 
 @pytest.fixture(scope="module")
 def works(loop):
     """A deferred task with a running job for each way to end it, and those that end by a limit."""
-    works = {way: loop.trigger(held=True) for way in WAYS}
+    works = {
+        way: loop.trigger("loop_to_delete" if way == "DAG deleted" else "loop_job", held=True) for way in WAYS
+    }
     for work in works.values():
         loop.wait(lambda work=work: work.run.states().get("job") == "deferred" and work.is_at_its_last_step)
     return works

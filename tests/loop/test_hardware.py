@@ -69,6 +69,6 @@ def test_the_job_of_a_node_that_is_lost_goes_on_elsewhere_in_one_try(loop):
     assert (job["requeues"], job["preempted"]) == (1, False)
     loop.airflow.start_agent(gpu["node"])
     loop.wait(lambda: all(one.state == "healthy" for one in loop.airflow.node(gpu["node"]).gpus))
-    assert not loop.airflow.held_gpus()
+    assert loop.held_by(work) == 0
     said = loop.wait(lambda: [f for f in findings(loop) if f["job_id"] == job["id"]])
     assert {finding["event"] for finding in said} >= {"allocation_lost", "requeued"}, json.dumps(said)

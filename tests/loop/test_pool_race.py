@@ -109,6 +109,7 @@ class Race:
                 self.bench.ledger.tick()
                 self.bench.report("n0")
                 ticked = time.monotonic()
+            self.over.wait(0.002)
             jobs = [job for job in map(self.bench.job, jobs) if not self._ended(job, draw.random() < 0.5)]
 
     def _ended(self, job: object, now: bool) -> bool:
@@ -138,7 +139,12 @@ class Race:
 
 
 def assert_quiet(caplog: pytest.LogCaptureFixture) -> None:
-    loud = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    """No error of anybody; Airflow's scheduler may warn that a task asks for more than its pool has."""
+    loud = [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.WARNING and "Requested pool slots" not in record.getMessage()
+    ]
     assert loud == []
 
 

@@ -51,12 +51,15 @@ def job(**fields: Any) -> FairShareGpuOperator:
 with loop_dag("loop_job"):
     job()
 
+with loop_dag("loop_to_delete"):
+    job()
+
 with loop_dag("loop_in_worker"):
     # The worker stays with the job until its end.
     job(inline_wait=3600.0)
 
 with loop_dag("loop_task_limit"):
-    job(execution_timeout=timedelta(seconds=12))
+    job(execution_timeout=timedelta(seconds=12), retries=0)
 
 with loop_dag("loop_run_limit", run_timeout=timedelta(seconds=12)):
     job()
