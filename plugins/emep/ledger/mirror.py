@@ -37,6 +37,7 @@ from emep.ledger.tables import Event
 from emep.policy import Policy
 from emep.scheduling import Planner as Core
 from emep.scheduling import model
+from emep.scheduling.plan import no_collection
 
 log = logging.getLogger(__name__)
 CHECK_SECONDS = 300.0
@@ -91,8 +92,13 @@ class Mirror:
 
     def refresh(self, session: Session, policy: Policy, now: float, alive_for: float) -> LedgerSnapshot:
         """Bring everything up to the moment that the session sees; the core too."""
+        with no_collection():
+            return self._refresh(session, policy, now, alive_for)
+
+    def _refresh(self, session: Session, policy: Policy, now: float, alive_for: float) -> LedgerSnapshot:
         seq, dirty, _, _ = clock_row(session)
-        news = self._news(session, seq) if policy == self._policy else None
+        is_same = policy is self._policy or policy == self._policy
+        news = self._news(session, seq) if is_same else None
         if news is None:
             self._read_all(session, policy, now, alive_for)
         else:
@@ -243,8 +249,7 @@ class Mirror:
         for name, one in changed.items():
             if name in told and name not in anew:
                 core.change(one)
-            else:
-                core.start(one)
+        core.start_all(one for name, one in changed.items() if name not in told or name in anew)
         self._told_running = running
 
 

@@ -80,6 +80,8 @@ RUNTIME_LABEL, KUBERNETES = "emep/runtime", "kubernetes"
 
 def _terms(labels: Mapping[str, str] | None, on_kubernetes: bool) -> tuple[model.LabelTerm, ...]:
     """The job's own terms, and the one that its runtime adds."""
+    if not labels and not on_kubernetes:
+        return ()
     wanted = dict(labels or {}) | ({RUNTIME_LABEL: KUBERNETES} if on_kubernetes else {})
     return tuple(model.LabelTerm(key, value) for key, value in sorted(wanted.items()))
 

@@ -83,6 +83,14 @@ class Planner:
         self._occupancy.add(allocation)
         self._holdings.add_allocation(allocation, self.index)
 
+    def start_all(self, allocations: Iterable[Allocation]) -> None:
+        """Many jobs have GPUs: the same as one by one, in a fraction of the time."""
+        started = list(allocations)
+        self._running.update((one.job.id, one) for one in started)
+        self._occupancy.add_all(started)
+        for one in started:
+            self._holdings.add_allocation(one, self.index)
+
     def change(self, allocation: Allocation) -> None:
         """An allocation is told to yield, has saved a checkpoint, or has another deadline."""
         before = self._running[allocation.job.id]
