@@ -36,9 +36,17 @@ def _listeners() -> list[Any]:
     return [listener]
 
 
+def _weight_rules() -> list[Any]:
+    """The weight rule by EMEP's score."""
+    from emep.priority import FairSharePriorityWeight
+
+    return [FairSharePriorityWeight]
+
+
 class EmepPlugin(AirflowPlugin):
-    """Mounts the API at ``/emep``; listens for tasks that end without their worker."""
+    """Mounts the API at ``/emep``; listens for tasks that end without their worker; adds a weight rule."""
 
     name = "emep"
     fastapi_apps = _Lazy(_fastapi_apps)
     listeners = _Lazy(_listeners)
+    priority_weight_strategies = _Lazy(_weight_rules)
