@@ -28,7 +28,8 @@ def clear_task(session: Session, job: Job) -> int:
     from airflow.models.taskinstance import TaskInstance, clear_task_instances, find_relevant_relatives
     from airflow.utils.state import DagRunState
 
-    where = f"task {job.task_id} of {job.dag_id} {job.run_id}"
+    index = f"[{job.map_index}]" if job.map_index >= 0 else ""
+    where = f"task {job.task_id}{index} of {job.dag_id} {job.run_id}"
     run = session.scalar(
         select(DagRun)
         .where(DagRun.dag_id == job.dag_id, DagRun.run_id == job.run_id)
