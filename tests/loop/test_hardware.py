@@ -21,7 +21,20 @@ def findings(loop) -> list[dict[str, object]]:
     return [finding for batch in batches if batch for finding in batch["findings"]]
 
 
-def test_the_job_of_a_gpu_that_goes_bad_moves_to_another_in_one_try(loop):
+@pytest.fixture
+def paused(loop):
+    """The health DAG does nothing while the test runs."""
+    loop.airflow.call("PATCH", f"/dags/{HEALTH}", {"is_paused": True})
+    path = f"/dags/{HEALTH}/dagRuns"
+    for run in loop.airflow.call("GET", path, state="running")["dag_runs"]:
+        loop.airflow.call("PATCH", f"{path}/{run['dag_run_id']}", {"state": "failed"})
+    assert not loop.airflow.call("GET", path, state=["running", "queued"])["dag_runs"]
+    yield
+    loop.airflow.call("PATCH", f"/dags/{HEALTH}", {"is_paused": False})
+
+
+def moved_by_a_bad_gpu(loop):
+    """A job whose GPU is made bad, runs on another, and ends; the GPU that was bad, and well again."""
     work = loop.trigger(held=True)
     loop.wait(lambda: work.is_at_its_last_step)
     (bad,) = work.run.job()["gpus"]
@@ -37,10 +50,19 @@ def test_the_job_of_a_gpu_that_goes_bad_moves_to_another_in_one_try(loop):
     loop.wait(lambda: loop.airflow.node(bad["node"]).gpus[bad["index"]].state == "healthy")
     work.let_it_end()
     work.succeeded_in_one_try()
-    said = loop.wait(lambda: [f for f in findings(loop) if f["job_id"] == job["id"]])
+    return job, bad
+
+
+def test_the_job_of_a_gpu_that_goes_bad_moves_to_another_in_one_try_and_the_dag_says_so(loop):
+    job, bad = moved_by_a_bad_gpu(loop)
+    said = loop.wait(lambda: [finding for finding in findings(loop) if finding["job_id"] == job["id"]])
     assert {finding["code"] for finding in said} >= {"unhealthy", "unhealthy_gpu"}
-    told = [f for f in findings(loop) if f["event"] == "gpu_unhealthy" and f["gpu_index"] == bad["index"]]
-    assert told
+    found = [finding for finding in findings(loop) if finding["event"] == "gpu_unhealthy"]
+    assert [bad["node"]] in [finding["nodes"] for finding in found if finding["gpu_index"] == bad["index"]]
+
+
+def test_the_same_happens_while_the_health_dag_is_paused(loop, paused):
+    moved_by_a_bad_gpu(loop)
 
 
 def test_an_agent_that_is_killed_costs_nothing_while_its_work_lives(loop):
