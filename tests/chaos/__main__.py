@@ -78,8 +78,7 @@ def make_plane(level: str, settings: ChaosSettings) -> tuple[Plane, dict[str, An
         return ApiPlane(settings), {}
     from tests.chaos.airflow_plane import AirflowPlane, DagWorkload
 
-    plane = AirflowPlane(settings)
-    return plane, {"make_workload": lambda *arguments: DagWorkload(plane, *arguments)}
+    return AirflowPlane(settings), {"make_workload": DagWorkload}
 
 
 def main(arguments: list[str] | None = None) -> int:

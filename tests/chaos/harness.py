@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,7 +99,7 @@ class Harness:
                 self._settle(workload)
             left = self._stop()
         finally:
-            leaked = kill_all(self.settings.folder)
+            leaked = kill_all(self.settings.folder, self.services.sessions)
             reap(set())
         self.counted.update(workload.done)
         engine = self.plane.database()
@@ -269,19 +269,22 @@ class Harness:
             agent.send(signal.SIGTERM)
         for agent in agents:
             agent.end(60.0)
-        reap(self.services.own())
-        daemons = {service.process.pid for service in self.services.all.values() if service.process}
-        left = [
-            f"{process.kind} (pid {process.pid}): {process.words}"
-            for process in find(self.settings.folder)
-            if process.kind in _WEIGHTS and process.pid not in daemons
-        ]
+        left = self._left_over({"agent", "wrapper", "supervisor", "engine"})
         for service in self.services.all.values():
             self.services.down.add(service.name)
             service.send(signal.SIGTERM)
         for service in self.services.all.values():
-            service.end(30.0)
-        return left
+            service.end(60.0)
+        return left or self._left_over()
+
+    def _left_over(self, kinds: Collection[str] = ()) -> list[str]:
+        """Processes of these kinds (or of any) that still run, in words."""
+        reap(self.services.own())
+        return [
+            f"{process.kind} (pid {process.pid}): {process.words}"
+            for process in find(self.settings.folder, self.services.sessions)
+            if not kinds or process.kind in kinds
+        ]
 
 
 def _registered(log: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,21 +43,23 @@ class Found:
         return self.identity.send(number)
 
 
-def find(folder: Path) -> Iterator[Found]:
-    """Every process that runs for the run in ``folder``, except this one."""
+def find(folder: Path, sessions: Collection[int] = ()) -> Iterator[Found]:
+    """Every process that runs for the run in ``folder``, except this one.
+
+    ``sessions``: of the run's services; a program that writes its title over its environment is known by its
+    session alone.
+    """
     mark, boot = f"{MARK}={folder}".encode(), boot_id()
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             variables = Path(entry.path, "environ").read_bytes().split(b"\0")
-            if mark not in variables:
+            stat = read_stat(int(entry.name))
+            if stat is None or stat.state in "ZX" or (mark not in variables and stat.session not in sessions):
                 continue
             command = Path(entry.path, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
-            continue
-        stat = read_stat(int(entry.name))
-        if stat is None or stat.state in "ZX":
             continue
         node = next((v.decode()[len(NODE) + 1 :] for v in variables if v.startswith(f"{NODE}=".encode())), "")
         identity = ProcessIdentity(stat.pid, stat.start_ticks, boot)
@@ -69,11 +71,11 @@ def kind_of(command: str) -> str:
     return next((kind for word, kind in _KINDS if word in command), "other")
 
 
-def kill_all(folder: Path) -> list[str]:
+def kill_all(folder: Path, sessions: Collection[int] = ()) -> list[str]:
     """SIGKILL whatever is left of a run; what that was, in words."""
     seen: list[str] = []
     for _ in range(50):
-        left = list(find(folder))
+        left = list(find(folder, sessions))
         if not left:
             break
         for process in left:

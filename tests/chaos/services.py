@@ -100,18 +100,25 @@ class Services:
     all: dict[str, Service] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
     """Those that stay down for now."""
+    sessions: set[int] = field(default_factory=set)
+    """Every session that a service of this run has led."""
 
     def add(self, service: Service) -> Service:
         """Start a service and keep it running from now on."""
         self.all[service.name] = service
-        service.start()
+        self._start(service)
         return service
+
+    def _start(self, service: Service) -> None:
+        service.start()
+        if service.process is not None:
+            self.sessions.add(service.process.pid)
 
     def tend(self) -> None:
         """Start what has died, note what has become ready."""
         for service in self.all.values():
             if service.name not in self.down and not service.is_alive():
-                service.start()
+                self._start(service)
             service.look()
 
     def wait_ready(self, names: Sequence[str] = (), patience: float = 240.0) -> None:
