@@ -19,6 +19,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.builders.emep_server import AGENT_SECRET, POLICY_FILE, USERS, EmepServer
+from tests.cluster import pods
+from tests.cluster.settings import HOST_ROOT_IMAGE
+from tests.cluster.target import Target
 
 from emep.api.schemas import ENDED_STATES, JobRequest, JobView
 from emep.client import EmepClient
@@ -27,9 +30,6 @@ from emep.runtime.kubernetes.manifest import PodPlan
 from emep.triggers.pod import PodTrigger
 
 PROJECT = Path(__file__).resolve().parents[2]
-BUSYBOX = os.environ.get("EMEP_TEST_BUSYBOX", "localhost/busybox:1")
-HOST_ROOT = os.environ.get("EMEP_TEST_HOST_ROOT", "localhost/hostroot:1")
-NAMESPACE = "default"
 POLICY = """\
 preemption: {grace_period: 8s}
 lease: {heartbeat: 2s, expiry: 15s, start_deadline: 2m}
@@ -39,17 +39,13 @@ TASK = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, id="i"
 
 
 class Kubectl:
-    """The cluster's own view."""
+    """The cluster's own view, with every right."""
 
-    def __init__(self, config: Path) -> None:
-        from kubernetes import client
-        from kubernetes import config as loader
-
-        self.config = config
-        self.core = client.CoreV1Api(loader.new_client_from_config(str(config)))
+    def __init__(self, target: Target) -> None:
+        self.target, self.core, self.namespace = target, target.core, target.namespace
 
     def nodes(self) -> list[str]:
-        """Names of nodes that are ready and have GPUs."""
+        """Names of nodes that have GPUs."""
         return [
             node.metadata.name
             for node in self.core.list_node().items
@@ -58,15 +54,17 @@ class Kubectl:
 
     def pods(self, job_id: str | None = None) -> list[Any]:
         """EMEP's pods, of one job or of all."""
-        selector = f"emep/job={job_id}" if job_id else "emep/job"
-        return list(self.core.list_namespaced_pod(NAMESPACE, label_selector=selector).items)
+        return list(self.core.list_namespaced_pod(self.namespace, label_selector=_selector(job_id)).items)
 
     def secrets(self, job_id: str | None = None) -> list[Any]:
-        selector = f"emep/job={job_id}" if job_id else "emep/job"
-        return list(self.core.list_namespaced_secret(NAMESPACE, label_selector=selector).items)
+        return list(self.core.list_namespaced_secret(self.namespace, label_selector=_selector(job_id)).items)
 
     def delete(self, name: str, grace: int | None = None) -> None:
-        self.core.delete_namespaced_pod(name, NAMESPACE, grace_period_seconds=grace)
+        self.core.delete_namespaced_pod(name, self.namespace, grace_period_seconds=grace)
+
+
+def _selector(job_id: str | None) -> str:
+    return f"emep/job={job_id}" if job_id else "emep/job"
 
 
 class PodBench:
@@ -87,29 +85,30 @@ class PodBench:
         return self.user.submit_job(JobRequest(runtime="kubernetes", **fields)).id
 
     def plan(self, command: str | None = None, **fields: Any) -> PodPlan:
-        """A pod that runs a shell command in busybox."""
+        """A pod that runs a shell command."""
         container = {
             "name": "base",
-            "image": BUSYBOX,
-            "imagePullPolicy": "Never",
+            "image": self.kubectl.target.image,
             "command": ["sh", "-c", command or "echo hello"],
         }
         spec = {"containers": [container], "hostNetwork": True, **fields.pop("spec", {})}
-        pod = {"metadata": {"name": "test", "namespace": NAMESPACE, "labels": {"mine": "yes"}}, "spec": spec}
+        metadata = {"name": "test", "namespace": self.kubectl.namespace, "labels": {"mine": "yes"}}
+        pod = {"metadata": metadata, "spec": spec}
         return PodPlan(**{"pod": pod, "api_url": f"{self.server.url}/emep/api/v1", **fields})
 
-    def engine_plan(self, **fields: Any) -> PodPlan:
+    def engine_plan(self, site: Path | None = None, **fields: Any) -> PodPlan:
         """A pod that runs ``emep-engine`` of this environment, from the host's own files."""
-        plan = self.plan(spec=host_root(self.server.folder), has_spec=True, supervised=True, **fields)
-        base = plan.pod["spec"]["containers"][0]
-        base.update(
-            image=HOST_ROOT,
+        folder = str(self.server.folder)
+        mounts = [*pods.host_root_mounts(), pods.Mount("data", folder, writable=True)]
+        plan = self.plan(spec={"volumes": pods.volumes(mounts)}, has_spec=True, supervised=True, **fields)
+        environment = pods.python_environment()
+        if site is not None:
+            environment["PYTHONPATH"] = f"{site}:{environment.get('PYTHONPATH', '')}"
+        plan.pod["spec"]["containers"][0].update(
+            image=HOST_ROOT_IMAGE,
             command=[sys.executable, "-m", "engines.cli", "run", "/emep/spec/spec.json"],
-            volumeMounts=plan.pod["spec"].pop("mounts"),
-            env=[
-                {"name": "PYTHONPATH", "value": f"{PROJECT}/include:{PROJECT}"},
-                {"name": "HOME", "value": "/tmp"},
-            ],
+            volumeMounts=pods.volume_mounts(mounts),
+            env=[{"name": name, "value": value} for name, value in environment.items()],
         )
         return plan
 
@@ -173,18 +172,6 @@ class PodBench:
             return [row[0] for row in rows]
 
 
-def host_root(writable: Path) -> dict[str, Any]:
-    """Volumes with which an image of empty folders runs this machine's Python and this project."""
-    read = {"usr": "/usr", "etc": "/etc", "python": str(Path(sys.base_prefix)), "project": str(PROJECT)}
-    volumes = [{"name": name, "hostPath": {"path": path}} for name, path in read.items()]
-    mounts = [{"name": name, "mountPath": path, "readOnly": True} for name, path in read.items()]
-    volumes.append({"name": "data", "hostPath": {"path": str(writable)}})
-    mounts.append({"name": "data", "mountPath": str(writable)})
-    volumes.append({"name": "scratch", "emptyDir": {}})
-    mounts.append({"name": "scratch", "mountPath": "/tmp"})
-    return {"volumes": volumes, "mounts": mounts}
-
-
 async def event_of(trigger: PodTrigger, seconds: float = 180.0) -> Any:
     """The one event that the trigger fires."""
     async with asyncio.timeout(seconds):
@@ -194,7 +181,7 @@ async def event_of(trigger: PodTrigger, seconds: float = 180.0) -> Any:
 
 
 @contextlib.contextmanager
-def pod_bench(folder: Path, config: Path, gpus: int = 2) -> Iterator[PodBench]:
+def pod_bench(folder: Path, target: Target, gpus: int = 2) -> Iterator[PodBench]:
     """Server and agents while the block lasts; every node of the cluster has so many GPUs for EMEP."""
     folder.mkdir(parents=True, exist_ok=True)
     policy = folder / "policy.yaml"
@@ -205,7 +192,7 @@ def pod_bench(folder: Path, config: Path, gpus: int = 2) -> Iterator[PodBench]:
         server.start()
     finally:
         del os.environ[POLICY_FILE]
-    kubectl = Kubectl(config)
+    kubectl = Kubectl(target)
     agents: list[subprocess.Popen[bytes]] = []
     try:
         nodes = kubectl.nodes()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,34 +11,31 @@ from pathlib import Path
 import pytest
 from tests.builders.inbox import Inbox
 from tests.builders.pods import Kubectl, PodBench, pod_bench
-
-
-@pytest.fixture(scope="session")
-def kubeconfig() -> Path:
-    """Of any cluster whose nodes have nvidia.com/gpu."""
-    named = os.environ.get("EMEP_TEST_KUBECONFIG")
-    if not named:
-        pytest.skip("EMEP_TEST_KUBECONFIG names no cluster")
-    return Path(named)
+from tests.cluster.target import Target
 
 
 @pytest.fixture(scope="module")
-def module_bench(kubeconfig: Path) -> Iterator[PodBench]:
+def module_bench(cluster: Target) -> Iterator[PodBench]:
     folder = Path(tempfile.mkdtemp(prefix="emep-pods-"))
-    with pod_bench(folder, kubeconfig) as bench:
+    with pod_bench(folder, cluster) as bench:
         yield bench
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
-def bench(module_bench: PodBench, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PodBench]:
-    """The module's bench; when a test ends, nothing of it is left in the cluster."""
+def bench(module_bench: PodBench, cluster: Target, monkeypatch: pytest.MonkeyPatch) -> Iterator[PodBench]:
+    """The module's bench; the trigger has the rights of EMEP's own account in the cluster."""
     monkeypatch.setenv("AIRFLOW_CONN_EMEP_DEFAULT", module_bench.emep_connection)
-    extra = f'{{"kube_config_path": "{kubeconfig}"}}'
-    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", f'{{"conn_type": "kubernetes", "extra": {extra}}}')
+    connect(monkeypatch, "kubernetes_default", kube_config_path=str(cluster.emep_kubeconfig))
     yield module_bench
     for pod in module_bench.kubectl.pods():
         module_bench.kubectl.delete(pod.metadata.name, 0)
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, conn_id: str, **extra: object) -> None:
+    """A Kubernetes connection of Airflow's."""
+    document = json.dumps({"conn_type": "kubernetes", "extra": extra})
+    monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", document)
 
 
 @pytest.fixture

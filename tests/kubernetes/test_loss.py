@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from airflow.triggers.base import TaskSuccessEvent
-from tests.builders.pods import NAMESPACE, event_of
+from tests.builders.pods import event_of
 
 SLEEPS_ONCE = """\
 if [ -e {folder}/{name} ]; then echo again; exit 0; fi
@@ -27,7 +27,7 @@ def once(bench, name: str, code: int = 143):
 
 
 async def begun(bench, name: str) -> None:
-    await bench.until(lambda: (bench.server.folder / name).exists())
+    await bench.until((bench.server.folder / name).exists)
 
 
 async def test_a_preempted_pod_gets_sigterm_and_runs_again_in_the_same_try(bench, inbox):
@@ -71,11 +71,11 @@ async def test_an_evicted_pod_goes_back_in_the_same_try(bench, inbox):
     await begun(bench, "evicted")
     name = bench.kubectl.pods(job_id)[0].metadata.name
     eviction = client.V1Eviction(
-        metadata=client.V1ObjectMeta(name=name, namespace=NAMESPACE),
+        metadata=client.V1ObjectMeta(name=name, namespace=bench.kubectl.namespace),
         delete_options=client.V1DeleteOptions(grace_period_seconds=2),
     )
     await asyncio.to_thread(
-        bench.kubectl.core.create_namespaced_pod_eviction, name, NAMESPACE, eviction
+        bench.kubectl.core.create_namespaced_pod_eviction, name, bench.kubectl.namespace, eviction
     )
     assert isinstance(await task, TaskSuccessEvent)
     job = bench.job(job_id)

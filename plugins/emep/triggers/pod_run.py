@@ -15,9 +15,10 @@ from emep.runtime.kubernetes.manifest import (
     PodPlan,
     build_pod,
     build_secret,
+    is_gated,
     labels,
-    owner_reference,
     pod_name,
+    ungated,
 )
 from emep.runtime.kubernetes.status import EXIT_BAD_INPUT, EXIT_FAILED, Phase, PodState
 from emep.triggers.pod_log import PodLog
@@ -90,38 +91,51 @@ class PodRun:
     # ---- start ---------------------------------------------------------------------------------------------
 
     async def create(self) -> bool:
-        """Create the Secret, the pod, and the bond between both, or adopt what is there; False: not now.
+        """Create the pod, its Secret, and let it be scheduled; or adopt what is there. False: not now.
 
-        The Secret comes first: a pod that misses one is tried again by the kubelet only seconds later. One
-        that is left without its pod, because this process died here, is adopted by the next, or swept.
-        Raises CannotStartError where the cluster refuses for good.
+        The pod comes first, behind a scheduling gate: so its Secret has an owner from the beginning, and
+        wherever this process dies nothing is left that does not go with the pod. Raises CannotStartError
+        where the cluster refuses for good.
         """
         client = await self._pods.client()
-        secrets = f"/api/v1/namespaces/{self.plan.namespace}/secrets"
+        made: dict[str, Any] | None = None
         try:
             pod = build_pod(self.plan, self.job_id, self.allocation_id, self.lease)
-            secret = build_secret(self.plan, self.job_id, self.allocation_id, self.lease)
+            build_secret(self.plan, self.job_id, self.allocation_id, self.lease, "")
         except ValueError as error:
             raise CannotStartError(str(error)) from error
         try:
-            await _unless_there(client.create(secrets, secret))
             made = await _unless_there(client.create(self._pods.path, pod))
             if made is None:
                 made = await client.get(f"{self._pods.path}/{self.name}")
                 self._check_own(made)
+            await self._give_secret(client, made)
+            if is_gated(made):
+                made = await client.patch(f"{self._pods.path}/{self.name}", ungated(made))
         except KubeError as error:
-            await self._withdraw(client, secrets)
             words = error.message.lower()
             if error.status in REFUSALS and not any(word in words for word in RETRIED):
+                if made is not None:
+                    await client.delete(f"{self._pods.path}/{self.name}", 0)
                 raise self._refusal(error) from error
             log.warning("pod %s cannot be created now: %s", self.name, error)
             return False
         self.created_at = self.created_at or time.monotonic()
         self._pods.put(made)
-        owner = {"metadata": {"ownerReferences": [owner_reference(self.name, made["metadata"]["uid"])]}}
-        await client.patch(f"{secrets}/{self.name}", owner)
         await self._asker.lease(self.allocation_id, started=True)
         return True
+
+    async def _give_secret(self, client: KubeClient, pod: dict[str, Any]) -> None:
+        uid = pod["metadata"]["uid"]
+        secret = build_secret(self.plan, self.job_id, self.allocation_id, self.lease, uid)
+        path = f"/api/v1/namespaces/{self.plan.namespace}/secrets"
+        if await _unless_there(client.create(path, secret)) is not None:
+            return
+        there = await client.get(f"{path}/{self.name}")
+        if uid not in [owner.get("uid") for owner in there["metadata"].get("ownerReferences") or []]:
+            # Of a pod of this name that is gone: it is about to go too.
+            await client.delete(f"{path}/{self.name}")
+            await client.create(path, secret)
 
     def _check_own(self, pod: dict[str, Any]) -> None:
         found = (pod["metadata"].get("labels") or {}).get(ALLOCATION)
@@ -138,13 +152,6 @@ class PodRun:
                 "its credentials are wrong or have expired"
             )
         return CannotStartError(f"{where}: {error.message or error}")
-
-    async def _withdraw(self, client: KubeClient, secrets: str) -> None:
-        try:
-            if not self.is_there:
-                await client.delete(f"{secrets}/{self.name}")
-        except Exception as error:
-            log.debug("Secret %s cannot be deleted: %s", self.name, error)
 
     async def exists(self) -> bool:
         """Ask the cluster itself whether the pod is there."""

@@ -1,16 +1,14 @@
 """What the pod hub tells the ledger, and what it clears away: nodes' readiness, pods that have left, and pods
-and Secrets whose lease is over.
+whose lease is over. Their Secrets go with them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from emep.runtime.kubernetes import status
-from emep.runtime.kubernetes.manifest import JOB
 from emep.runtime.kubernetes.status import Phase
 
 if TYPE_CHECKING:
@@ -22,8 +20,6 @@ log = logging.getLogger(__name__)
 OVER = ("released", "lost")
 LEFT_GRACE = 5.0
 """Seconds that a pod gets whose lease is over: whatever it does counts no more."""
-SECRET_AGE = 600.0
-"""A Secret without an owner is left from a start that never came to its pod, once it is as old."""
 
 
 class NodeReports:
@@ -93,7 +89,7 @@ async def confirm_gone(ledger: Hub, allocation_id: str) -> None:
 
 
 async def sweep(hub: PodHub, followed: set[str]) -> None:
-    """Delete pods and Secrets whose lease is over and that no trigger here looks after."""
+    """Delete pods whose lease is over and that no trigger here looks after."""
     client = await hub.client()
     for name, pod in list(hub.pods.items()):
         job_id, allocation_id, _ = status.identity(pod)
@@ -103,14 +99,6 @@ async def sweep(hub: PodHub, followed: set[str]) -> None:
             continue
         log.warning("pod %s is deleted: its lease is over", name)
         await client.delete(f"{hub.path}/{name}", LEFT_GRACE, pod["metadata"]["uid"])
-    path = f"/api/v1/namespaces/{hub.namespace}/secrets"
-    for secret in (await client.get(path, labelSelector=JOB)).get("items") or []:
-        metadata = secret["metadata"]
-        allocation_id = status.identity(secret)[1]
-        if metadata.get("ownerReferences") or _age(metadata) < SECRET_AGE:
-            continue
-        if await _is_over(hub.ledger, allocation_id):
-            await client.delete(f"{path}/{metadata['name']}", uid=metadata["uid"])
 
 
 async def _is_over(ledger: Hub, allocation_id: str) -> bool:
@@ -135,8 +123,3 @@ def _is_kept(pod: dict[str, Any]) -> bool:
 def is_active(pod: dict[str, Any], base: str) -> bool:
     """Whether anything of its work may still run."""
     return status.read(pod, base).phase in (Phase.WAITING, Phase.BROKEN, Phase.RUNNING)
-
-
-def _age(metadata: dict[str, Any]) -> float:
-    created = datetime.fromisoformat(str(metadata["creationTimestamp"]).replace("Z", "+00:00"))
-    return (datetime.now(UTC) - created).total_seconds()

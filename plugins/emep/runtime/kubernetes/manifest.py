@@ -23,6 +23,8 @@ JOB, EPOCH, ALLOCATION = "emep/job", "emep/epoch", "emep/allocation"
 TOKEN_KEY, SPEC_KEY = "token", "spec.json"
 SPEC_FOLDER, RUN_FOLDER = "/emep/spec", "/emep/run"
 XCOM_PATH = "/airflow/xcom/return.json"
+GATE = "emep/lease"
+"""The pod is not scheduled before its Secret is there, which needs the pod as its owner."""
 MAX_SPEC_BYTES = 1_000_000
 """A Secret holds 1 MiB at most, its token included."""
 LEASE_PREFIX = "emep-lease."
@@ -76,7 +78,7 @@ def labels(job_id: str, allocation_id: str, epoch: int) -> dict[str, str]:
 
 
 def build_secret(
-    plan: PodPlan, job_id: str, allocation_id: str, lease: LeaseAnswer, owner_uid: str | None = None
+    plan: PodPlan, job_id: str, allocation_id: str, lease: LeaseAnswer, owner_uid: str
 ) -> dict[str, Any]:
     """The Secret with the lease's token, and the SPEC where there is one. It dies with its pod.
 
@@ -96,9 +98,9 @@ def build_secret(
         "name": name,
         "namespace": plan.namespace,
         "labels": labels(job_id, allocation_id, lease.epoch),
+        # Kubernetes deletes what is owned when its owner is deleted.
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": name, "uid": owner_uid}],
     }
-    if owner_uid is not None:
-        metadata["ownerReferences"] = [owner_reference(name, owner_uid)]
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -109,9 +111,15 @@ def build_secret(
     }
 
 
-def owner_reference(name: str, uid: str) -> dict[str, Any]:
-    """The pod as the owner: Kubernetes deletes what it owns when it is deleted."""
-    return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
+def ungated(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """The patch that lets a pod be scheduled; other people's gates stay."""
+    gates = [gate for gate in pod["spec"].get("schedulingGates") or [] if gate.get("name") != GATE]
+    return {"spec": {"schedulingGates": gates or None}}
+
+
+def is_gated(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod still waits for its Secret."""
+    return any(gate.get("name") == GATE for gate in pod["spec"].get("schedulingGates") or [])
 
 
 def build_pod(plan: PodPlan, job_id: str, allocation_id: str, lease: LeaseAnswer) -> dict[str, Any]:
@@ -127,6 +135,7 @@ def build_pod(plan: PodPlan, job_id: str, allocation_id: str, lease: LeaseAnswer
     metadata["annotations"] = (metadata.get("annotations") or {}) | annotations
     spec = pod.setdefault("spec", {})
     spec["restartPolicy"] = "Never"
+    spec["schedulingGates"] = [*(spec.get("schedulingGates") or []), {"name": GATE}]
     spec["affinity"] = pinned(spec.get("affinity"), lease.nodes[0])
     _limit_times(spec, lease)
     _complete_base(plan, _base_container(plan, spec), name, lease)
