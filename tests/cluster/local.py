@@ -208,8 +208,15 @@ class LocalCluster:
         self.control_plane.wait_ready()
 
     def start_kubelet(self, node: Node) -> None:
-        """Starts a kubelet that was killed."""
+        """Starts a kubelet that was killed, and waits until it answers."""
         node.start_kubelet(binary.binary_path())
+        node.wait_kubelet()
+
+    def boot(self, node: Node) -> None:
+        """Starts a node whose power was cut, and waits until its kubelet answers."""
+        node.forget()
+        node.start_runtime(images.write_images())
+        self.start_kubelet(node)
 
     def kubectl(self, *arguments: str) -> int:
         """Runs kubectl with every right; returns its exit code."""

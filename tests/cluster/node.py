@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,8 +69,8 @@ class Node:
             ],
         )
 
-    def kill_everything(self) -> None:
-        """What a power cut does: kubelet, containerd and every container are gone at once."""
+    def cut_power(self) -> None:
+        """Kubelet, containerd and every container are gone at once; `LocalCluster.boot` starts it again."""
         for name in ("kubelet", "holder"):
             process = self._register.latest(f"{name}{self._number}")
             if process:
@@ -122,6 +124,30 @@ class Node:
             done = self._ctr("--namespace", "k8s.io", "images", "import", str(image))
             if done.returncode:
                 raise ClusterError(f"{image.name} was not imported on {self.name}: {done.stderr.strip()}")
+
+    def wait_kubelet(self) -> None:
+        """Until the kubelet answers."""
+
+        def healthy() -> bool:
+            connection = http.client.HTTPConnection(self.name, 10248, timeout=5)
+            try:
+                connection.request("GET", "/healthz")
+                return connection.getresponse().status == 200
+            except (OSError, http.client.HTTPException):
+                return False
+            finally:
+                connection.close()
+
+        with self._explained(f"kubelet{self._number}"):
+            until(healthy, 60, f"the kubelet of {self.name}", every_s=0.1)
+
+    def forget(self) -> None:
+        """Removes what a machine loses with its power: /run, network, and the groups of its processes."""
+        (self.folder / "held").unlink(missing_ok=True)
+        for folder in (self.folder / "containerd" / "state", self.folder / "private" / "run"):
+            shutil.rmtree(folder, ignore_errors=True)
+        self.clean()
+        cgroups.create(self.cgroup)
 
     def clean(self) -> list[str]:
         """Removes what outlives the processes; returns what is left, in words."""

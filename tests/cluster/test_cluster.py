@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import uuid
 from collections.abc import Callable, Iterator
@@ -273,9 +274,23 @@ def test_a_frozen_kubelet_is_a_dead_node_whose_pods_are_evicted(
     local_cluster.wait_node(node.name, ready=True)
 
 
-def test_a_container_can_be_killed_from_outside(local_cluster: LocalCluster, bench: Bench) -> None:
-    import os
+def test_a_node_without_power_is_dead_and_comes_back_empty(local_cluster: LocalCluster, bench: Bench) -> None:
+    name = _on_first_node(bench, local_cluster, TRAPPING)
+    node = local_cluster.nodes[0]
+    container = _container(bench, name)
+    node.cut_power()
+    assert node.processes_of(container) == []
+    local_cluster.wait_node(node.name, ready=False)
+    until(lambda: bench.get(name).metadata.deletion_timestamp, 60, "the pod to be evicted")
+    assert name in bench.names()  # nobody is there to say that it has ended
+    local_cluster.boot(node)
+    local_cluster.wait_node(node.name, ready=True)
+    bench.gone(name)
+    again = bench.run("sh", "-c", "echo back", node=node.name, gpus=local_cluster.settings.gpus)
+    bench.phase(again, "Succeeded")
 
+
+def test_a_container_can_be_killed_from_outside(local_cluster: LocalCluster, bench: Bench) -> None:
     name = _on_first_node(bench, local_cluster, IGNORING)
     for process in local_cluster.nodes[0].processes_of(_container(bench, name)):
         os.kill(process, signal.SIGKILL)

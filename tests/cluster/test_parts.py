@@ -13,11 +13,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.cluster import access, cgroups
+from tests.cluster import access, binary, cgroups, fixtures, packages
 from tests.cluster.images import _archive, _host_root
 from tests.cluster.node import _toml
 from tests.cluster.processes import Process, Register, this_process
-from tests.cluster.settings import CannotBeHad, Settings
+from tests.cluster.settings import CannotBeHad, CannotPrepare, ClusterError, Settings
+from tests.cluster.target import given
 
 
 @pytest.fixture
@@ -72,12 +73,18 @@ def test_configuration_is_toml_that_a_parser_reads_back() -> None:
     assert tomllib.loads(_toml(document)) == document
 
 
+def _read(tar: tarfile.TarFile, name: str) -> bytes:
+    part = tar.extractfile(name)
+    assert part is not None
+    return part.read()
+
+
 def test_an_image_archive_names_its_layer_by_digest_and_is_the_same_twice() -> None:
     archive = _archive("localhost/x:1", _host_root(), ["/bin/true"])
     assert archive == _archive("localhost/x:1", _host_root(), ["/bin/true"])
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        (manifest,) = json.load(tar.extractfile("manifest.json"))
-        configuration = json.load(tar.extractfile(manifest["Config"]))
+        (manifest,) = json.loads(_read(tar, "manifest.json"))
+        configuration = json.loads(_read(tar, manifest["Config"]))
     assert manifest["RepoTags"] == ["localhost/x:1"]
     assert [f"sha256:{layer.split('/')[0]}" for layer in manifest["Layers"]] == configuration["rootfs"][
         "diff_ids"
@@ -126,3 +133,46 @@ def test_rights_for_another_namespace_leave_none_in_the_first() -> None:
     assert {name for name in named if name} == {"emep-test"}
     (binding,) = (d for d in documents if d["kind"] == "ClusterRoleBinding")
     assert binding["metadata"]["name"] == "emep-nodes-emep-test"
+
+
+def test_without_root_the_tests_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(CannotBeHad, match="kubelets need root; EMEP_TEST_KUBECONFIG names another cluster"):
+        packages.install()
+
+
+def test_without_go_and_a_binary_the_tests_say_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(packages, "go_program", lambda: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(CannotBeHad, match="no `go` was found"):
+        packages.install()
+
+
+def test_a_build_that_fails_tells_the_compilers_words_and_leaves_no_binary(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    go.write_text("#!/bin/sh\necho 'no network' >&2\nexit 1\n")
+    go.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(binary, "go_program", lambda: str(go))
+    with pytest.raises(CannotPrepare, match="not built: no network"):
+        binary.build()
+    assert not binary.binary_path().exists()
+
+
+def test_a_failed_preparation_skips_unless_a_cluster_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EMEP_TEST_CLUSTER", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no network"):
+        fixtures._skip(CannotPrepare("no network"))
+    monkeypatch.setenv("EMEP_TEST_CLUSTER", "required")
+    with pytest.raises(CannotPrepare):
+        fixtures._skip(CannotPrepare("no network"))
+    with pytest.raises(pytest.skip.Exception, match="no root"):
+        fixtures._skip(CannotBeHad("no root"))
+
+
+def test_a_kubeconfig_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match=f"EMEP_TEST_KUBECONFIG names {tmp_path / 'none'}"):
+        given(tmp_path / "none")
