@@ -6,6 +6,7 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -293,5 +294,6 @@ def test_a_node_without_power_is_dead_and_comes_back_empty(local_cluster: LocalC
 def test_a_container_can_be_killed_from_outside(local_cluster: LocalCluster, bench: Bench) -> None:
     name = _on_first_node(bench, local_cluster, IGNORING)
     for process in local_cluster.nodes[0].processes_of(_container(bench, name)):
-        os.kill(process, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # its short-lived children come and go
+            os.kill(process, signal.SIGKILL)
     assert bench.exit_code(bench.phase(name, "Failed")) == 137
