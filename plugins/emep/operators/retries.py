@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import random
 from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import RetryDecision, RetryPolicy
@@ -61,11 +63,20 @@ def retry_numbers() -> RetryNumbers:
     server refuses with the reason.
     """
     path = policy_file()
+    if path is None:
+        return default_policy().retries
     try:
-        return (default_policy() if path is None else load_policy(path)).retries
+        status = path.stat()
+        return _read(path, (status.st_mtime_ns, status.st_size))
     except (PolicyError, OSError) as error:
         log.warning("retries are those of the default policy: %s", error)
         return default_policy().retries
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, stamp: tuple[int, int]) -> RetryNumbers:
+    """The file's, read once as long as it stays as it is: every DAG file asks."""
+    return load_policy(path).retries
 
 
 RETRIES = retry_numbers()
