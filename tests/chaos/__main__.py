@@ -39,6 +39,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--kills", type=int, default=default.kills, metavar="N")
     found.add_argument("--kill-every", type=float, default=default.kill_every, metavar="SECONDS")
     found.add_argument("--seed", type=int, default=default.seed)
+    found.add_argument(
+        "--servers", type=int, default=default.servers, help="API servers on one ledger (level api)"
+    )
     found.add_argument("--nodes", type=int, default=default.nodes)
     found.add_argument("--gpus", type=int, default=default.gpus_per_node, help="GPUs of each node")
     found.add_argument("--load", type=int, default=default.load, help="jobs kept pending or running")
@@ -95,6 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
         seed=args.seed,
         kills=args.kills,
         kill_every=args.kill_every,
+        servers=args.servers,
         nodes=args.nodes,
         gpus_per_node=args.gpus,
         load=args.load,

@@ -52,6 +52,7 @@ class AirflowPlane:
     """API server, scheduler, triggerer and dag-processor, each started anew when it dies."""
 
     daemons = ("api-server", "scheduler", "triggerer", "dag-processor")
+    servers = ("api-server",)
 
     def __init__(self, settings: ChaosSettings) -> None:
         self.settings = settings
@@ -61,6 +62,7 @@ class AirflowPlane:
         self.agent_secret = self.secrets.agent_token
         self.port = free_port(*settings.ports)
         self.url = f"http://127.0.0.1:{self.port}"
+        self.urls = (self.url,)
         self.environment = {
             **environment(self.home, ROOT, self.secrets, self.port),
             **QUICK,
@@ -96,7 +98,8 @@ class AirflowPlane:
             argv = [program("airflow"), name, *flags]
             log = logs / f"{name}.log"
             services.add(Service(name, name, argv, self.environment, ROOT, log, self._is_ready, group=True))
-        services.wait_ready(self.daemons, patience=400)
+            # One after the other, so that each start-up is measured by itself.
+            services.wait_ready([name], patience=300)
         with self.client() as client:
             until = time.monotonic() + 120
             while not self._has_dag(client):

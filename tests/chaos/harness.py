@@ -36,8 +36,12 @@ class Plane(Protocol):
     """A control plane that a run is held against."""
 
     daemons: tuple[str, ...]
+    """Its services by name."""
+    servers: tuple[str, ...]
+    """Those of them that are API servers."""
+    urls: tuple[str, ...]
+    """Where these answer, in order."""
     agent_secret: str
-    url: str
 
     def start(self, services: Services) -> None:
         """Start it and wait until it is ready."""
@@ -89,11 +93,11 @@ class Harness:
         try:
             self.plane.start(self.services)
             for number in range(self.settings.nodes):
-                self.services.add(self._agent(f"n{number}"))
+                self.services.add(self._agent(f"n{number}", self.plane.urls[number % len(self.plane.urls)]))
             with self.plane.client() as client:
                 self._wait_for_nodes(client)
                 workload = self.make_workload(
-                    self.settings, self.plane.url, client, self.settings.folder / "agents"
+                    self.settings, self.plane.urls[0], client, self.settings.folder / "agents"
                 )
                 self._chaos(workload)
                 self._settle(workload)
@@ -115,7 +119,7 @@ class Harness:
         finally:
             engine.dispose()
 
-    def _agent(self, name: str) -> Service:
+    def _agent(self, name: str, url: str) -> Service:
         folder = self.settings.folder
         site = ROOT / "tests" / "builders" / "chaos_site"
         env = {
@@ -128,7 +132,7 @@ class Harness:
         }
         argv = [
             *(program("emep"), "agent", "--name", name, "--simulate", str(self.settings.gpus_per_node)),
-            *("--state-dir", str(folder / "agents" / name), "--api-url", self.plane.url),
+            *("--state-dir", str(folder / "agents" / name), "--api-url", url),
             *("--cpu", "64", "--memory", "256Gi", "--report-every", "2s", "--connect-timeout", "10m"),
             *("--stop-grace", f"{GRACE:g}s", "--pass-env", MARK, "--pass-env", NODE),
         ]
@@ -200,7 +204,7 @@ class Harness:
         if kind in ripe:
             service = self.services.all[kind]
             service.send(signal.SIGKILL)
-            self.killed.append(Killing(time.time(), kind, f"pid {service.process.pid}"))  # type: ignore[union-attr]
+            self.killed.append(Killing(time.time(), service.kind, f"pid {service.process.pid}"))  # type: ignore[union-attr]
             return
         victim = self.rng.choice(sorted(targets[kind], key=lambda process: process.pid))
         if victim.send(signal.SIGKILL):
@@ -235,13 +239,15 @@ class Harness:
         self._until(workload, time.monotonic() + 60, self._runs_something)
         self.say(f"the control plane is away for {self.settings.outage:g} s")
         start = time.time()
-        server = self.services.all["api-server"]
-        self.services.down.add(server.name)
-        server.send(signal.SIGKILL)
-        self.killed.append(Killing(time.time(), server.name, "for the outage"))
+        servers = [self.services.all[name] for name in self.plane.servers]
+        for server in servers:
+            self.services.down.add(server.name)
+            server.send(signal.SIGKILL)
+            self.killed.append(Killing(time.time(), server.kind, "for the outage"))
         self._until(None, time.monotonic() + self.settings.outage)
-        self.services.down.discard(server.name)
-        self._until(None, time.monotonic() + 240, lambda: server.is_alive() and not server.starting)
+        self.services.down.difference_update(self.plane.servers)
+        back = time.monotonic() + 240
+        self._until(None, back, lambda: all(s.is_alive() and not s.starting for s in servers))
         self.outages.append(Outage(start, time.time()))
         self._until(workload, time.monotonic() + _QUIET)
 
@@ -256,7 +262,8 @@ class Harness:
             self._turn(None)
             with suppress(EmepError):
                 workload.end_drains()
-                if not workload.live():
+                live = workload.live()
+                if not live and not workload.busy(live):
                     break
         workload.probe(limit=40)
 
@@ -270,11 +277,12 @@ class Harness:
         for agent in agents:
             agent.end(60.0)
         left = self._left_over({"agent", "wrapper", "supervisor", "engine"})
-        for service in self.services.all.values():
-            self.services.down.add(service.name)
+        # The API servers last: whoever ends still talks to them.
+        self.services.down.update(self.services.all)
+        for name in reversed(list(self.services.all)):
+            service = self.services.all[name]
             service.send(signal.SIGTERM)
-        for service in self.services.all.values():
-            service.end(60.0)
+            service.end(20.0)
         return left or self._left_over()
 
     def _left_over(self, kinds: Collection[str] = ()) -> list[str]:

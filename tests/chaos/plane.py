@@ -40,13 +40,18 @@ def free_port(first: int, last: int) -> int:
 class ApiPlane:
     """Level 1: cheap, so that most kills happen here."""
 
-    daemons = ("api-server",)
     agent_secret = AGENT_SECRET
 
     def __init__(self, settings: ChaosSettings) -> None:
         self.settings = settings
-        self.port = free_port(*settings.ports)
-        self.url = f"http://127.0.0.1:{self.port}"
+        first, last = settings.ports
+        self._ports: dict[str, int] = {}
+        for number in range(settings.servers):
+            port = free_port(first, last)
+            self._ports[f"api-server-{number}"] = port
+            first = port + 1
+        self.daemons = self.servers = tuple(self._ports)
+        self.urls = tuple(f"http://127.0.0.1:{port}" for port in self._ports.values())
         self.environment = {
             **clean_environment(),
             MARK: str(settings.folder),
@@ -62,24 +67,18 @@ class ApiPlane:
             with opened(self.settings.database_url) as engine, engine.begin() as connection:
                 connection.execute(text("DROP SCHEMA public CASCADE; CREATE SCHEMA public"))
         folder = self.settings.folder
-        argv = [sys.executable, "-m", "tests.builders.emep_server", str(folder), str(self.port)]
-        services.add(
-            Service(
-                "api-server",
-                "api-server",
-                argv,
-                self.environment,
-                ROOT,
-                folder / "logs" / "api-server.log",
-                self.answers,
-            )
-        )
-        services.wait_ready(["api-server"])
+        for name, port in self._ports.items():
+            argv = [sys.executable, "-m", "tests.builders.emep_server", str(folder), str(port)]
+            log = folder / "logs" / f"{name}.log"
+            services.add(Service(name, "api-server", argv, self.environment, ROOT, log, self.answers))
+            # One after the other: the first makes the tables.
+            services.wait_ready([name])
 
-    def answers(self, _: Service) -> bool:
-        """Whether the API takes calls."""
+    def answers(self, server: Service) -> bool:
+        """Whether a server takes calls."""
+        url = f"http://127.0.0.1:{self._ports[server.name]}/emep/health"
         try:
-            return httpx.get(f"{self.url}/emep/health", timeout=2).status_code == 200
+            return httpx.get(url, timeout=2).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -94,7 +93,7 @@ class ApiPlane:
     def client(self) -> EmepClient:
         """An administrator's client, which does not repeat by itself."""
         return EmepClient(
-            client_settings(self.url, username="admin", password=USERS["admin"]), retry=NO_RETRY
+            client_settings(self.urls[0], username="admin", password=USERS["admin"]), retry=NO_RETRY
         )
 
     def database(self) -> Engine:

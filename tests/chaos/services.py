@@ -32,7 +32,7 @@ class Service:
     """The same, seconds since 1970."""
     starting: bool = False
     start_up: float = 0.0
-    """Seconds from start to ready, the longest seen."""
+    """Seconds from start to ready, at its last start."""
     starts: int = 0
 
     def start(self) -> None:
@@ -56,7 +56,7 @@ class Service:
         """Note that it has become ready, and how long that took."""
         if self.starting and self.is_alive() and self.ready(self):
             self.starting = False
-            self.start_up = max(self.start_up, time.monotonic() - self.started_at)
+            self.start_up = time.monotonic() - self.started_at
 
     def is_alive(self) -> bool:
         """Whether the process runs."""

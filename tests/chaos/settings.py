@@ -18,6 +18,8 @@ class ChaosSettings:
     seed: int = 7
     kills: int = 30
     kill_every: float = 5.0
+    servers: int = 1
+    """API servers on one ledger (level ``api``); nodes take turns in which one they call."""
     nodes: int = 2
     gpus_per_node: int = 8
     load: int = 9
