@@ -76,14 +76,14 @@ class RealAirflow:
 
         return [NodeView.model_validate(node) for node in self.api.nodes()]
 
-    def wait(self, condition: Callable[[], Any], seconds: float = 600.0) -> Any:
-        """Wait for a condition while all processes live; its value."""
+    def wait(self, condition: Callable[[], Any], seconds: float = 600.0, pause: float = 0.5) -> Any:
+        """Wait for a condition while all processes live, looking every ``pause`` seconds; its value."""
         until = time.monotonic() + seconds
         while not (value := condition()):
             if not self.down:
                 self.stack.processes.check(("migrate", "models"))
             assert time.monotonic() < until, "waited too long"
-            time.sleep(0.5)
+            time.sleep(pause)
         return value
 
     # ---- processes that are killed and started again ---------------------------------------------------

@@ -91,8 +91,8 @@ class Loop:
         nodes = self.airflow._nodes()
         return sum(gpu.job_id in jobs for node in nodes for gpu in node.gpus)
 
-    def wait(self, condition: Any, seconds: float = 300.0) -> Any:
-        return self.airflow.wait(condition, seconds)
+    def wait(self, condition: Any, seconds: float = 300.0, pause: float = 0.5) -> Any:
+        return self.airflow.wait(condition, seconds, pause)
 
 
 @pytest.fixture(scope="session")
