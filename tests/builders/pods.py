@@ -96,14 +96,15 @@ class PodBench:
         pod = {"metadata": metadata, "spec": spec}
         return PodPlan(**{"pod": pod, "api_url": f"{self.server.url}/emep/api/v1", **fields})
 
-    def engine_plan(self, site: Path | None = None, **fields: Any) -> PodPlan:
+    def engine_plan(
+        self, site: Path | None = None, more: dict[str, str] | None = None, **fields: Any
+    ) -> PodPlan:
         """A pod that runs ``emep-engine`` of this environment, from the host's own files."""
         folder = str(self.server.folder)
         mounts = [*pods.host_root_mounts(), pods.Mount("data", folder, writable=True)]
         plan = self.plan(spec={"volumes": pods.volumes(mounts)}, has_spec=True, supervised=True, **fields)
-        environment = pods.python_environment()
-        if site is not None:
-            environment["PYTHONPATH"] = f"{site}:{environment.get('PYTHONPATH', '')}"
+        environment = pods.python_environment() | more
+        environment["PYTHONPATH"] = f"{site}:{PROJECT}:{environment['PYTHONPATH']}"
         plan.pod["spec"]["containers"][0].update(
             image=HOST_ROOT_IMAGE,
             command=[sys.executable, "-m", "engines.cli", "run", "/emep/spec/spec.json"],
@@ -215,7 +216,16 @@ def pod_bench(folder: Path, target: Target, gpus: int = 2) -> Iterator[PodBench]
 def start_agent(server: EmepServer, folder: Path, node: str, gpus: int) -> subprocess.Popen[bytes]:
     """The agent of a node, as its DaemonSet's pod runs it."""
     arguments = ["agent", "--report-only", "--name", node, "--simulate", str(gpus), "--group-size", str(gpus)]
-    arguments += ["--cpu", "8", "--memory", "32Gi", "--state-dir", str(folder / f"agent-{node}")]
+    arguments += [
+        "--label",
+        f"own={node}",
+        "--cpu",
+        "8",
+        "--memory",
+        "32Gi",
+        "--state-dir",
+        str(folder / f"agent-{node}"),
+    ]
     with (folder / f"agent-{node}.log").open("wb") as output:
         return subprocess.Popen(
             [str(Path(sys.executable).with_name("emep")), *arguments],

@@ -9,7 +9,7 @@ from airflow.triggers.base import TaskSuccessEvent
 from tests.builders.pods import event_of
 from tests.cluster.settings import PROJECT
 
-SITE = PROJECT / "tests" / "builders" / "engine_site"
+SITE = PROJECT / "tests" / "builders" / "chaos_site"
 
 
 @pytest.fixture(autouse=True)
@@ -18,49 +18,53 @@ def seen_by_nodes(cluster):
         pytest.skip("The nodes of this cluster do not see this machine's Python.")
 
 
-def spec(bench, name: str, **fields):
-    """The SPEC of a stepping engine that takes the place of ``compare`` in these pods."""
+def work(bench, name: str, **fields):
+    """SPEC and pod of an engine that goes through numbered steps and keeps a checkpoint of each."""
     uri = (bench.server.folder / "artifact" / name).as_uri()
-    return {"schema_version": 1, "engine": "compare", "input": fields, "device": "cpu", "output_uri": uri}
+    input = {"steps": 3, "step_seconds": 0.3, "checkpoint_every": 1, **fields}
+    spec = {"schema_version": 1, "engine": "compare", "input": input, "device": "cpu", "output_uri": uri}
+    folder = bench.server.folder / name
+    more = {"CHAOS_FOLDER": str(folder), "CHAOS_NODE": name}
+    return spec, bench.engine_plan(SITE, more)
 
 
-def engine_plan(bench, **fields):
-    plan = bench.engine_plan(**fields)
-    for entry in plan.pod["spec"]["containers"][0]["env"]:
-        if entry["name"] == "PYTHONPATH":
-            entry["value"] = f"{SITE}:{PROJECT}:{entry['value']}"
-    return plan
-
-
-async def test_an_engine_reports_its_own_result(bench, inbox):
-    job_id = bench.submit(gpu_count=2, spec=spec(bench, "result", steps=3))
-    event = await event_of(bench.trigger(job_id, engine_plan(bench)))
+async def test_an_engine_renews_its_own_lease_and_reports_its_own_result(bench, inbox):
+    spec, plan = work(bench, "result", steps=60)
+    job_id = bench.submit(gpu_count=2, spec=spec)
+    event = await event_of(bench.trigger(job_id, plan))
     assert isinstance(event, TaskSuccessEvent), bench.job(job_id)
-    assert inbox.value()["metrics"]["counts"]["steps"] == 3
-    started = list((bench.server.folder / "artifact" / "result").glob("started-*.json"))
-    assert len(started) == 1
-    assert '"token":false' in started[0].read_text().replace(" ", "")
+    assert inbox.value()["metrics"] == {"epoch": 1, "steps": 60}
+    job = bench.job(job_id)
+    # Longer than a lease lasts.
+    assert job.requeues == 0
+    assert "steps" in bench.log(job)
     await bench.until(lambda: not bench.kubectl.pods(job_id) and not bench.kubectl.secrets(job_id))
     assert bench.held() == []
 
 
 async def test_a_preempted_engine_checkpoints_and_resumes_on_the_other_node_in_one_try(bench, inbox):
-    fields = {"steps": 4, "at": 2, "then": "wait", "gate": str(bench.server.folder / "gate")}
-    job_id = bench.submit(gpu_count=2, priority="low", spec=spec(bench, "moved", **fields))
-    task = asyncio.create_task(event_of(bench.trigger(job_id, engine_plan(bench))))
+    spec, plan = work(bench, "moved", steps=20)
+    job_id = bench.submit(gpu_count=2, priority="low", spec=spec)
+    task = asyncio.create_task(event_of(bench.trigger(job_id, plan)))
     first = await bench.state(job_id, "running")
-    # A job that must have that very node, for as long as the first needs to go on elsewhere.
-    labels = {"affinity": {"own": first.nodes[0]}}
-    await bench.until(lambda: bench.job(job_id).last_checkpoint or "step" in bench.log(bench.job(job_id)))
-    other = bench.submit(gpu_count=2, priority="high", topology=labels)
-    blocking = asyncio.create_task(event_of(bench.trigger(other, bench.plan("sleep 20"))))
-    await bench.state(job_id, "starting", "running", epoch=2)
-    (bench.server.folder / "gate").touch()
+    await bench.until(lambda: bench.job(job_id).last_checkpoint)
+    # A job that must have that very node, for longer than the first one needs to go on elsewhere.
+    there = {"affinity": {"own": first.nodes[0]}}
+    other = bench.submit(gpu_count=2, priority="high", topology=there)
+    blocking = asyncio.create_task(event_of(bench.trigger(other, bench.plan("sleep 25"))))
     assert isinstance(await task, TaskSuccessEvent)
     job = bench.job(job_id)
-    assert (job.state.value, job.preempted, job.requeues, job.epoch, job.try_number) == (
-        "completed", True, 0, 2, 1,
-    )  # fmt: skip
+    assert (job.state.value, job.preempted, job.requeues, job.epoch) == ("completed", True, 0, 2)
+    assert job.try_number == 1
     assert job.nodes != first.nodes
-    assert job.result["resumed_from"] == 2
+    assert job.result["resumed_from"] >= 1
+    assert "checkpoint and exit" in bench.log(job, 1)
     assert isinstance(await blocking, TaskSuccessEvent)
+
+
+async def test_a_spec_that_no_pod_can_be_given_is_refused(bench, inbox):
+    spec, plan = work(bench, "large", filler="x" * 1_100_000)
+    job_id = bench.submit(spec=spec)
+    await event_of(bench.trigger(job_id, plan))
+    assert "the SPEC has 1,10" in bench.job(job_id).reason
+    assert bench.kubectl.pods(job_id) == []

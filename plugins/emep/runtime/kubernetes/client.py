@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 TIMEOUT = 30.0
@@ -86,6 +87,9 @@ def _chosen(cluster: Cluster, extras: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in extras.items() if value not in (None, "", False)}
     if cluster.in_cluster or cluster.config_file:
         return {name: value for name, value in kept.items() if name not in EXCLUSIVE}
+    path = kept.get("kube_config_path")
+    if path and not Path(str(path)).expanduser().is_file():
+        raise ConnectionUnusableError(f"{cluster.words} names the file {path}, which is not there")
     both = [name for name in EXCLUSIVE if name in kept]
     if len(both) > 1:
         raise ConnectionUnusableError(
