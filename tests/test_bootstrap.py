@@ -100,3 +100,22 @@ def test_pools_are_brought_to_the_file_and_what_somebody_entered_is_left_alone(t
     assert database.execute("select host from connection").fetchall() == [("elsewhere",)]
     assert database.execute("select count(*) from emep_job").fetchone() == (0,), "EMEP's tables are there too"
     database.close()
+
+
+def test_a_pool_that_stands_for_gpus_of_emep_s_nodes_is_emep_s_to_write(tmp_path):
+    pools = "[{pool_name: gpu_default, pool_slot: 8}, {pool_name: gpu_mine, pool_slot: 3}]"
+    path = written(tmp_path, f"airflow: {{pools: {pools}}}")
+    bootstrap(tmp_path, "--migrate", str(path))
+    database = sqlite3.connect(tmp_path / "airflow.db")
+    database.execute(
+        "insert into emep_node (name, pool, rack, block, labels, cpu, memory, network_bandwidth_gbps, drain,"
+        " registrations, registered_at, last_report_at, last_check_at, drain_reason, is_ready, ready_reason,"
+        " has_left) values ('n0', 'default', '', '', '{}', 1, 1, 0, 0, 1, 0, 0, 0, '', 1, '', 0)"
+    )
+    database.execute("update slot_pool set slots = 2, include_deferred = 1 where pool like 'gpu_%'")
+    database.commit()
+    said = bootstrap(tmp_path, str(path))
+    assert "pool gpu_default: kept by EMEP, left as it is" in said
+    query = "select pool, slots from slot_pool where pool like 'gpu_%' order by pool"
+    assert database.execute(query).fetchall() == [("gpu_default", 2), ("gpu_mine", 3)]
+    database.close()

@@ -4,7 +4,7 @@ airflow_settings.yaml``.
 Astro's tool reads that file by itself; everybody else gets the same pools, connections and variables from
 here. Pools are created or brought to the file's slots and description (whether deferred tasks count stays as
 it is); connections and variables are created where there are none, and what somebody has entered is left
-alone.
+alone. So are pools that stand for GPUs of EMEP's nodes: those are EMEP's to write.
 """
 
 from __future__ import annotations
@@ -124,6 +124,8 @@ def _apply_pool(entry: Mapping[str, Any], session: Any) -> list[str]:
     name, slots = entry["pool_name"], entry["pool_slot"]
     if slots == 0:  # As Astro's tool does.
         return []
+    if _is_kept_by_emep(name, session):
+        return [f"pool {name}: kept by EMEP, left as it is"]
     known = session.scalar(select(Pool).where(Pool.pool == name))
     Pool.create_or_update_pool(
         name=name,
@@ -134,6 +136,19 @@ def _apply_pool(entry: Mapping[str, Any], session: Any) -> list[str]:
         session=session,
     )
     return [f"pool {name}: {slots} slots"]
+
+
+def _is_kept_by_emep(name: str, session: Any) -> bool:
+    """Whether the pool stands for GPUs of EMEP's nodes: its slots are the ledger's to say."""
+    from sqlalchemy import inspect, select
+
+    from emep.ledger.pool_counts import PREFIX
+    from emep.ledger.tables import Node
+
+    if not name.startswith(PREFIX) or not inspect(session.connection()).has_table(Node.__tablename__):
+        return False
+    query = select(Node.name).where(Node.pool == name.removeprefix(PREFIX)).limit(1)
+    return session.scalar(query) is not None
 
 
 def _apply_connection(entry: Mapping[str, Any], session: Any) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from emep.api.schemas import JobState
 from emep.ledger.effective_policy import with_overrides
 from emep.ledger.states import LIVE_ALLOCATION_STATES
 from emep.ledger.tables import Allocation, FairShareOverride, Job, Usage
@@ -30,4 +31,8 @@ def read_shares(session: Session, policy: Policy, now: float) -> tuple[Policy, F
     for queue, project, user, rate, since in session.execute(running):
         key = (queue, project, user)
         usage[key] = usage.get(key, 0.0) + decayed_charge(rate, since, now, now, effective.half_life)
-    return effective, FairTree(effective, [UsageRecord(*key, spent) for key, spent in sorted(usage.items())])
+    tree = FairTree(effective, [UsageRecord(*key, spent) for key, spent in sorted(usage.items())])
+    waiting = select(Job.queue, Job.project, Job.user).where(Job.state == JobState.PENDING.value).distinct()
+    for leaf in session.execute(waiting):
+        tree.leaf(*leaf)  # known, whether it has consumed anything or not
+    return effective, tree
