@@ -10,10 +10,12 @@ import copy
 import json
 import time
 from collections.abc import Container, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.cncf.kubernetes.callbacks import ExecutionMode
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
+from airflow.sdk import RetryPolicy
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
@@ -21,6 +23,7 @@ from emep.hooks.emep import DEFAULT_CONNECTION, client
 from emep.links import JobLink
 from emep.operators.asking import JOB_FIELDS, AsksForGpus, on_one_node
 from emep.operators.outcome import outcome_of
+from emep.operators.retries import JITTER, MAX_RETRY_DELAY, RETRIES, RETRY_DELAY
 from emep.runtime.kubernetes.manifest import SPEC_FOLDER, SPEC_KEY, VISIBLE, PodPlan, build_pod
 from emep.triggers.log_stream import LogStream
 from emep.triggers.pod import PodTrigger
@@ -114,6 +117,11 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
         startup_timeout_seconds: float | None = None,
         do_xcom_push: bool | None = None,
         conn_id: str = DEFAULT_CONNECTION,
+        retries: int | None = RETRIES.max,
+        retry_delay: timedelta | float = RETRY_DELAY,
+        retry_exponential_backoff: float = 2.0,
+        max_retry_delay: timedelta | float | None = MAX_RETRY_DELAY,
+        retry_policy: RetryPolicy | None = JITTER,
         **kwargs: Any,
     ) -> None:
         kwargs.pop("deferrable", None)
@@ -122,6 +130,11 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
             deferrable=True,
             do_xcom_push=push,
             startup_timeout_seconds=int(startup_timeout_seconds or NO_STARTUP_TIMEOUT),
+            retries=retries,
+            retry_delay=retry_delay,
+            retry_exponential_backoff=retry_exponential_backoff,
+            max_retry_delay=max_retry_delay,
+            retry_policy=retry_policy,
             **kwargs,
         )
         self.engine = engine
