@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import func, select
+from sqlalchemy import Table, bindparam, func, select, update
 
 from emep.api.schemas import (
     AllocationView,
@@ -22,9 +22,30 @@ from emep.ledger.database import Transaction
 from emep.ledger.ends import EXIT_DONE, EXIT_PREEMPTED, Ends, sentence_of
 from emep.ledger.ids import same_secret, token_digest
 from emep.ledger.repository import allocation_view, get_allocation, get_job, job_view
-from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationEvent, AllocationState, JobEvent, YieldCause
+from emep.ledger.states import (
+    LIVE_ALLOCATION_STATES,
+    AllocationEvent,
+    AllocationState,
+    JobEvent,
+    YieldCause,
+    move_allocation,
+)
 from emep.ledger.tables import Allocation, Job
 from emep.policy import Policy
+
+_TABLE = cast(Table, Allocation.__table__)
+_ACTIVE = AllocationState.ACTIVE
+assert move_allocation(_ACTIVE, AllocationEvent.HEARTBEAT) is _ACTIVE  # noqa: S101 - what _renew relies on
+_RENEW = (
+    update(_TABLE)
+    .where(
+        _TABLE.c.id == bindparam("of_id"),
+        _TABLE.c.epoch == bindparam("of_epoch"),
+        _TABLE.c.state == _ACTIVE.value,
+    )
+    .values(heartbeat_at=bindparam("heartbeat_at"), deadline=bindparam("deadline"))
+)
+_RENEW_WITH_PROGRESS = _RENEW.values(progress=bindparam("progress", type_=_TABLE.c.progress.type))
 
 
 def effective_max_duration(job: Job, policy: Policy) -> float | None:
@@ -42,10 +63,17 @@ class Allocations(Ends):
         """Raises NotAuthenticatedError where the token is not this allocation's (whether it exists is not
         told).
         """
+        if self.knows_lease(allocation_id, token):
+            return
         with self.database.read() as session:
             stored = session.scalar(select(Allocation.token_sha256).where(Allocation.id == allocation_id))
         if not same_secret(token_digest(token), stored or ""):
             raise NotAuthenticatedError("this lease token is not valid for this allocation")
+        self.known_leases.keep_digest(allocation_id, token_digest(token))
+
+    def knows_lease(self, allocation_id: str, token: str) -> bool:
+        """Whether the token is known, without asking the database, to be this allocation's."""
+        return same_secret(token_digest(token), self.known_leases.digest(allocation_id) or "")
 
     def allocations(self, *, live_only: bool = True, after: str | None = None, limit: int = 100) -> Page:
         """A page of allocations, newest first."""
@@ -72,7 +100,28 @@ class Allocations(Ends):
         The first one makes the job ``running``. Raises StaleEpochError, which tells the caller to abort,
         where the allocation is over or the epoch is another.
         """
-        return self.database.write(lambda tx: self._heartbeat(tx, allocation_id, beat))
+        if self.known_leases.is_written(allocation_id, beat.checkpoint):
+            lease = self.policy.lease.expiry
+            if self.database.write(lambda tx: self._renew(tx, allocation_id, beat, lease)):
+                return HeartbeatAnswer(directive=Directive.CONTINUE, lease_seconds=lease)
+        answer = self.database.write(lambda tx: self._heartbeat(tx, allocation_id, beat))
+        if beat.checkpoint is not None:
+            self.known_leases.keep_checkpoint(allocation_id, beat.checkpoint)
+        return answer
+
+    @staticmethod
+    def _renew(tx: Transaction, allocation_id: str, beat: Heartbeat, lease: float) -> bool:
+        """The heartbeat of a run that goes on as before, in one guarded statement; False for any other."""
+        values = {
+            "of_id": allocation_id,
+            "of_epoch": beat.epoch,
+            "heartbeat_at": tx.now,
+            "deadline": tx.now + lease,
+        }
+        statement = _RENEW
+        if beat.progress is not None:
+            statement, values["progress"] = _RENEW_WITH_PROGRESS, beat.progress
+        return tx.session.connection().execute(statement, values).rowcount == 1
 
     def _heartbeat(self, tx: Transaction, allocation_id: str, beat: Heartbeat) -> HeartbeatAnswer:
         waiting = tx.session.scalar(

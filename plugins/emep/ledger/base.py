@@ -8,6 +8,7 @@ from sqlalchemy import delete, select, update
 
 from emep.ledger.database import Database, Transaction
 from emep.ledger.effective_policy import EffectivePolicy
+from emep.ledger.known_leases import KnownLeases
 from emep.ledger.known_nodes import KnownNodes
 from emep.ledger.pools import Pools
 from emep.ledger.repository import chunks
@@ -24,6 +25,7 @@ class LedgerBase:
     def __init__(self, database: Database, policy: Callable[[], Policy], settings: Settings) -> None:
         self.database = database
         self.policies = EffectivePolicy(policy, database)
+        self.known_leases = KnownLeases()
         self.known_nodes = KnownNodes(database)
         self.settings = settings
         self.pools = Pools(database, self.alive_for)

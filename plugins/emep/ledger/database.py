@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar, cast
 
-from sqlalchemy import Engine, Table, insert, select, update
+from sqlalchemy import Engine, Table, bindparam, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.orm.attributes import set_committed_value
@@ -31,7 +31,14 @@ _RETRY_CODES = {"40001", "40P01", "55P03"}
 """PostgreSQL: serialization failure, deadlock, lock not available."""
 
 
+_CLOCK = cast(Table, Clock.__table__)
 _INSERT_EVENTS = insert(cast(Table, Event.__table__))
+_ADVANCE = (
+    update(_CLOCK)
+    .where(_CLOCK.c.id == 1)
+    .values(seq=_CLOCK.c.seq + bindparam("events"), dirty=_CLOCK.c.dirty + bindparam("changes"))
+)
+_READ_SEQ = select(_CLOCK.c.seq).where(_CLOCK.c.id == 1)
 
 
 class LostRaceError(Exception):
@@ -163,16 +170,14 @@ class Transaction:
         if not (self.events or self.dirty):
             return
         self.session.flush()
-        bump: dict[str, Any] = {"seq": Clock.seq + len(self.events)}
-        if self.dirty:
-            bump["dirty"] = Clock.dirty + 1
-        self.session.execute(update(Clock).where(Clock.id == 1).values(**bump))
+        connection = self.session.connection()
+        connection.execute(_ADVANCE, {"events": len(self.events), "changes": int(self.dirty)})
         if not self.events:
             return
-        last = self.session.scalar(select(Clock.seq).where(Clock.id == 1))
+        last = connection.scalar(_READ_SEQ)
         first = int(last or 0) - len(self.events) + 1
         rows = [{"id": first + offset, **event} for offset, event in enumerate(self.events)]
-        self.session.connection().execute(_INSERT_EVENTS, rows)
+        connection.execute(_INSERT_EVENTS, rows)
 
 
 class Database:

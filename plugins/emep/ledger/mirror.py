@@ -73,6 +73,8 @@ class Mirror:
         self._cursor = 0
         self._checked_at = self._estimated_at = 0.0
         self._history_changed = False
+        self._touched: set[str] = set()
+        """Pending jobs that may be others than the core was told of."""
         self._told_pending: dict[str, model.Job] = {}
         self._told_running: dict[str, model.Allocation] = {}
         self._told_nodes: tuple[model.Node, ...] = ()
@@ -157,6 +159,7 @@ class Mirror:
     def _read_jobs(self, session: Session, policy: Policy, news: _News) -> None:
         mine, completed = self._contents, []
         gone = set(news.jobs)
+        self._touched |= gone
         for row in read_jobs(session, ids=news.jobs):
             if row.state == JobState.PENDING.value:
                 gone.discard(row.id)
@@ -203,7 +206,10 @@ class Mirror:
     def _estimate(self, now: float) -> None:
         mine = self._contents
         for job_id, job in mine.pending.items():
-            mine.pending[job_id] = estimated(job, mine.history)
+            anew = estimated(job, mine.history)
+            if anew is not job:
+                mine.pending[job_id] = anew
+                self._touched.add(job_id)
         self._estimated_at, self._history_changed = now, False
 
     def _check(self, session: Session, policy: Policy, now: float, alive_for: float) -> None:
@@ -217,7 +223,7 @@ class Mirror:
         wrong = differences(kept, fresh)
         if wrong:
             log.error("the planner's memory differed from the ledger, and is read anew: %s", "; ".join(wrong))
-            self._contents = fresh
+            self._contents, self._core = fresh, None
 
     # ---- telling the core ----------------------------------------------------------------------------------
 
@@ -227,17 +233,22 @@ class Mirror:
         if self._core is None:
             self._core = Core(seen.nodes, policy)
             self._told_pending, self._told_running = {}, {}
+            self._touched = set(pending)
         elif seen.nodes != self._told_nodes:
             self._core.reset(seen.nodes)
         self._told_nodes = seen.nodes
-        for job_id, job in self._told_pending.items():
-            if pending.get(job_id) is not job:
+        told = self._told_pending
+        changed = sorted(name for name in self._touched if pending.get(name) is not told.get(name))
+        for job_id in changed:
+            if told.pop(job_id, None) is not None:
                 self._core.leave(job_id)
         self._tell_running(self._core, {one.job.id: one for one in seen.allocations})
-        for job_id, job in pending.items():
-            if self._told_pending.get(job_id) is not job:
+        for job_id in changed:
+            job = pending.get(job_id)
+            if job is not None:
                 self._core.submit(job)
-        self._told_pending = dict(pending)
+                told[job_id] = job
+        self._touched = set()
 
     def _tell_running(self, core: Core, running: dict[str, model.Allocation]) -> None:
         told = self._told_running

@@ -34,10 +34,16 @@ LOCK_SECONDS = 60.0
 """A planner that is silent for this long is taken for dead; what it still decides is refused by the fence."""
 
 
-TOLD_AT_ONCE = 500
-"""Of how many waiting jobs, besides new ones, a cycle looks whether what blocks them has changed in kind."""
+FEW = 500
+"""Of so many waiting jobs each cycle looks whether what blocks them has changed in kind."""
+IN_TURN = 100
+"""Of more, it looks at the new ones and at so many of the others, in turn."""
 THOUGHT_SECONDS = 5.0
 """How long an explained plan is good for, if nothing changes."""
+
+
+ALONE_SECONDS = 10.0
+"""After another planner was met, the lock is taken for each cycle for so long."""
 
 
 class FencedError(Exception):
@@ -68,12 +74,23 @@ class Planner:
         self._effects = Effects(ledger)
         self._thought: tuple[LedgerSnapshot, Plan] | None = None
         self._told_up_to = ""
+        self._fence: int | None = None
+        self._alone_from = 0.0
         self.last: Cycle | None = None
 
     # ---- the lock ------------------------------------------------------------------------------------------
 
+    def _lock(self) -> int | None:
+        """The fence to carry a plan out under, or None while another planner has the lock.
+
+        Whoever was the last to plan, and was not disturbed lately, goes on under the fence it has: it is
+        compared at the commit all the same, and one who has taken the lock since has raised it.
+        """
+        if self._fence is not None and time.monotonic() > self._alone_from:
+            return self._fence
+        return self._acquire()
+
     def _acquire(self) -> int | None:
-        """The fence of the lock, or None while another planner has it."""
 
         def work(tx: Transaction) -> int | None:
             taken = tx.session.execute(
@@ -142,8 +159,10 @@ class Planner:
 
     def cycle(self) -> Cycle | None:
         """Plan once and carry it out; None where another planner is at it or took over."""
-        fence = self._acquire()
+        was_ours = self._fence is not None
+        fence, self._fence = self._lock(), None
         if fence is None:
+            self._alone_from = time.monotonic() + ALONE_SECONDS
             return None
         started = time.perf_counter()
         try:
@@ -155,11 +174,15 @@ class Planner:
                 lambda tx: self._carry_out(tx, fence, seen, decisions, said), holds=changes
             )
         except FencedError as error:
+            self._alone_from = time.monotonic() + ALONE_SECONDS
+            if was_ours:
+                return self.cycle()  # somebody has planned in between: with the lock taken this time
             log.warning("a plan was thrown away: %s", error)
             return None
         except BaseException:
             self._release(fence)
             raise
+        self._fence = fence
         self.last = Cycle(seen, decisions, time.perf_counter() - started)
         return self.last
 
@@ -183,11 +206,11 @@ class Planner:
         """
         codes, last = seen.reason_codes, self.last
         is_quiet = last is None or last.seen.dirty == seen.dirty
-        if len(codes) <= TOLD_AT_ONCE or is_quiet:
+        if len(codes) <= FEW or is_quiet:
             return list(codes)
         known = sorted(job_id for job_id, code in codes.items() if code)
         first = bisect_right(known, self._told_up_to)
-        turn = (known[first:] + known[:first])[:TOLD_AT_ONCE]
+        turn = (known[first:] + known[:first])[:IN_TURN]
         self._told_up_to = turn[-1] if turn else ""
         return [*(job_id for job_id, code in codes.items() if not code), *turn]
 

@@ -25,6 +25,9 @@ REPLAN_SECONDS = 10.0
 BUSY_SECONDS = 0.1
 """How soon to look again while another API server is planning."""
 
+REST_SECONDS = 0.1
+"""The longest pause after a cycle: an API server that only plans answers nobody."""
+
 
 def process_name() -> str:
     """A name for this process's planner that no other has, not even after a restart with the same pid."""
@@ -81,14 +84,22 @@ class Runner:
                 if time.monotonic() >= next_tick:
                     next_tick = time.monotonic() + self.ledger.settings.tick_seconds
                     self.ledger.tick()
-                if self.needs_plan() and self.step() is False:
-                    wait = BUSY_SECONDS
+                if self.needs_plan():
+                    if self.step():
+                        self._rest()
+                    else:
+                        wait = BUSY_SECONDS
             except (EmepError, SQLAlchemyError) as error:
                 log.warning("the scheduler's cycle failed and is repeated: %s", error)
             except Exception:
                 # A defect in a plan must not end scheduling for good; it is logged in full each time.
                 log.exception("the scheduler's cycle failed and is repeated")
                 self._stopping.wait(1.0)
+
+    def _rest(self) -> None:
+        """Leave the process to those who call it for as long as the cycle took; news gathers meanwhile."""
+        if self.planner.last is not None:
+            self._stopping.wait(min(self.planner.last.seconds, REST_SECONDS))
 
     def needs_plan(self) -> bool:
         """Whether anything has changed since the last plan, or time alone asks for one."""

@@ -132,8 +132,10 @@ class Submissions(LedgerBase):
                 continue
             view = made.get(id(one))
             is_new = view is not None
-            # A second request with a key of this batch gets the first one's job.
-            view = views.setdefault(one.key, view) if view is not None else views[one.key]
+            if view is None:
+                view = views[one.key]
+            elif one.key is not None:
+                views[one.key] = view  # a second request with this key gets the same job
             try:
                 outcomes.append((_answer(view), is_new))
             except RejectedJobError as error:
@@ -256,7 +258,8 @@ class Submissions(LedgerBase):
     def _never_fits(self, job: Job, policy: Policy) -> Reject | None:
         """Why no state of the cluster holds the job; a refusal is for good, so it is never out of date."""
         asked = model_job(job, policy)
-        for index in (self.known_nodes.index(), self.known_nodes.index(check=True)):
+        for check in (False, True):
+            index = self.known_nodes.index(check=check)
             reject = validate_job(asked, index, policy)
             if reject is None or (reject.code in _CAPACITY and not index.nodes):
                 return None

@@ -17,6 +17,10 @@ Leaf = tuple[str, str, str]
 """Queue, project, user."""
 
 
+_REMEMBERED = 20_000
+"""Requests of which verdicts are kept; then all are forgotten."""
+
+
 class Entry:
     """One job with everything that follows from it, the policy and the nodes."""
 
@@ -126,6 +130,8 @@ class EntryBook:
         request: Request | None = None
         if verdict is None:
             made = request_of(job, self.policy, self._index)
+            if len(self._requests) > _REMEMBERED:
+                self._requests, self._verdicts = {}, {}
             request = self._requests.setdefault(made, made)
             if request not in self._verdicts:
                 self._verdicts[request] = against_cluster(request, self._index)

@@ -10,7 +10,7 @@ from emep.policy import Policy
 from emep.policy.errors import suggest
 from emep.scheduling._host import HostRoom, capped
 from emep.scheduling._index import NO_GROUP, BoolArray, ClusterIndex, Filter, IntArray
-from emep.scheduling.eligibility import Request, request_of
+from emep.scheduling.eligibility import Request
 from emep.scheduling.model import Job, Node, Reject, RejectCode
 from emep.scheduling.placement import domains_at, fits
 from emep.scheduling.quota import Limit, limits_of
@@ -22,10 +22,9 @@ def validate_job(job: Job, nodes: Sequence[Node] | ClusterIndex, policy: Policy)
 
     A pool without any known node rejects nothing for its size: its nodes may not have reported yet.
     """
-    verdict = against_policy(job, policy)
-    if verdict is None:
-        index = nodes if isinstance(nodes, ClusterIndex) else ClusterIndex(nodes)
-        verdict = against_cluster(request_of(job, policy, index), index)
+    index = nodes if isinstance(nodes, ClusterIndex) else ClusterIndex(nodes)
+    # An index remembers what it has said of jobs alike.
+    verdict = index.book(policy).make(job).verdict
     return None if verdict is None else Reject(job.id, *verdict)
 
 
