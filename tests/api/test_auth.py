@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
+
+from emep.ledger.states import JobEvent
+from emep.ledger.tables import Job
 
 from .conftest import Api
 
@@ -20,8 +24,10 @@ def every_route(api: Api) -> list[tuple[str, str]]:
     return routes
 
 
-def filled(path: str) -> str:
-    return "/emep" + path.format(job_id="j", name="n0", allocation_id="a-1")
+def filled(path: str, **ids: str) -> str:
+    """The path with something for each of its parameters."""
+    known = {"job_id": "j", "name": "n0", "allocation_id": "a-1", "letter_id": "j", "entity": "queue:merge"}
+    return "/emep" + re.sub(r"{(\w+)(:\w+)?}", lambda found: {**known, **ids}[found[1]], path)
 
 
 def test_every_route_answers_401_without_credentials(api: Api) -> None:
@@ -69,7 +75,8 @@ def test_a_viewer_reads_everything_and_writes_nothing(api: Api) -> None:
     api.node()
     job = api.submit("alice").json()
     for path in ("/jobs", "/jobs:changes", f"/jobs/{job['id']}", f"/jobs/{job['id']}/explain", "/nodes",
-                 "/nodes/n0", "/allocations", "/policy", "/emep/openapi.json", "/emep/docs"):  # fmt: skip
+                 "/nodes/n0", "/fair-share", "/dead-letters", "/allocations", "/policy",
+                 "/emep/openapi.json", "/emep/docs"):  # fmt: skip
         assert api.call("viewer", "GET", path).status_code == 200, path
     writes: list[tuple[str, str, Any]] = [
         ("POST", "/jobs", {"spec": {"engine": "merge"}}),
@@ -83,6 +90,92 @@ def test_a_viewer_reads_everything_and_writes_nothing(api: Api) -> None:
         answer = api.call("viewer", method, path, json=body)
         assert answer.status_code == 403, f"{method} {path} answered {answer.status_code}"
     assert api.bench.ledger.job(job["id"]).state.value in ("pending", "starting")
+
+
+BODIES: dict[str, Any] = {
+    "POST /jobs": {"spec": {"engine": "merge"}},
+    "POST /jobs:batch": {"jobs": [{"spec": {"engine": "merge"}}]},
+    "PUT /fair-share/{entity:path}": {"weight": 1},
+    "PATCH /nodes/{name}": {"rack": "r"},
+    "POST /jobs/{job_id}/requeue": {},
+    "POST /dead-letters/{letter_id}/requeue": {},
+    "POST /nodes/{name}/drain": {},
+    "POST /nodes/{name}/resume": {},
+    "POST /allocations/{allocation_id}/lease": {},
+    "POST /allocations/{allocation_id}/lost": {"epoch": 1, "reason": "gone"},
+}
+"""Requests whose routes look at who asks once they know what is asked for."""
+
+
+def a_dead_letter(api: Api, **fields: Any) -> str:
+    """The id of a job that has expired, with its letter."""
+    job_id: str = api.submit(gpu_count=4, queue="merge", **fields).json()["id"]
+    ledger = api.bench.ledger
+
+    def expire(tx: Any) -> None:
+        job = tx.session.get(Job, job_id)
+        tx.move_job(job, JobEvent.EXPIRED, ended_at=tx.now, reason_code="pending_ttl", reason="too long")
+        tx.emit("expired", job=job, code="pending_ttl", reason="too long")
+        ledger.bury(tx, job, "pending_ttl", "too long")
+
+    ledger.database.write(expire)
+    return job_id
+
+
+def test_a_viewer_may_call_no_route_that_writes(api: Api) -> None:
+    """Every route there is, with a request that would succeed for somebody else."""
+    letter = a_dead_letter(api)
+    api.node()
+    order, _, _ = api.granted()
+    ids = {"job_id": order["job_id"], "letter_id": letter, "allocation_id": order["allocation_id"]}
+    refused = 0
+    for method, path in every_route(api):
+        if method in ("GET", "HEAD"):
+            continue
+        body = BODIES.get(f"{method} {path.removeprefix('/api/v1')}", {"epoch": 1, "exit_code": 0})
+        answer = api.call("viewer", method, filled(path, **ids), json=body)
+        # One outcome of a batch each, and each of them refused.
+        status = answer.json()["items"][0]["status"] if path.endswith(":batch") else answer.status_code
+        assert status == 403, f"{method} {path} answered {answer.status_code}: {answer.text[:200]}"
+        refused += 1
+    assert refused > 12
+    assert api.bench.ledger.dead_letter(letter).state.value == "open"
+    assert not api.bench.ledger.nodes("n0")[0].drain
+    assert not api.bench.ledger.fair_share().overrides
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/nodes/n0/drain", {}),
+        ("POST", "/nodes/n0/resume", {}),
+        ("PATCH", "/nodes/n0", {"rack": "r"}),
+        ("PUT", "/fair-share/queue:merge", {"weight": 2}),
+        ("DELETE", "/fair-share/queue:merge", None),
+    ],
+)
+def test_the_cluster_is_changed_by_operators_only(api: Api, method: str, path: str, body: Any) -> None:
+    api.node()
+    for who in ("viewer", "alice", "agent", "emep"):
+        answer = api.call(who, method, path, json=body)
+        assert answer.status_code == 403, f"{who} {answer.status_code}"
+    assert api.call("op", method, path, json=body).status_code in (200, 204, 404)
+
+
+def test_requeueing_and_dead_letters_are_for_those_who_may_edit_the_stored_dags_tasks(api: Api) -> None:
+    own, others = a_dead_letter(api), a_dead_letter(api, who="emep", user="bob")
+    for method, path in [("POST", "/dead-letters/{}/requeue"), ("POST", "/jobs/{}/requeue"),
+                         ("DELETE", "/dead-letters/{}")]:  # fmt: skip
+        for who in ("viewer", "agent"):
+            assert api.call(who, method, path.format(own)).status_code == 403, f"{who} {path}"
+        assert api.call("alice", method, path.format(others)).status_code == 403, path
+    assert api.call("alice", "POST", f"/dead-letters/{own}/requeue").json()["state"] == "requeued"
+    discarded = api.call("op", "DELETE", f"/dead-letters/{others}", params={"reason": "old"}).json()
+    assert (discarded["state"], discarded["resolved_by"], discarded["resolution"]) == (
+        "discarded",
+        "op",
+        "old",
+    )
 
 
 def test_an_agent_has_the_nodes_routes_and_no_others(api: Api) -> None:

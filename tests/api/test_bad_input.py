@@ -133,7 +133,8 @@ def test_odd_paths_and_queries_are_refused(api: Api) -> None:
         for name in odd:
             if "{" in route.path:
                 path = "/emep" + route.path.replace("{job_id}", name).replace("{name}", name)
-                path = path.replace("{allocation_id}", name)
+                path = path.replace("{allocation_id}", name).replace("{letter_id}", name)
+                path = path.replace("{entity:path}", name)
                 for method in route.methods:
                     for who in ("admin", "agent"):
                         answer = api.call(who, method, path)
@@ -143,6 +144,8 @@ def test_odd_paths_and_queries_are_refused(api: Api) -> None:
         "/jobs": ["state", "queue", "project", "user", "dag_id", "run_id", "next", "limit"],
         "/jobs:changes": ["since", "timeout", "ids"],
         "/allocations": ["live", "next", "limit"],
+        "/nodes": ["next", "limit"],
+        "/dead-letters": ["state", "next", "limit"],
         f"{at}/logs": ["offset"],
         f"/jobs/{order['job_id']}": ["nonsense"],
     }
