@@ -81,3 +81,32 @@ def test_file_and_field_are_not_said_twice():
 
 def test_without_any_reason_the_state_is_said():
     assert outcome_of(job_view("dead")).sentence == "job job-1 dead: the job is dead"
+
+
+TOLD = {"code": "preempted", "message": "the control plane says checkpoint_and_exit"}
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "reason"),
+    [
+        ("failed", "time_limit", "max_duration: this run has taken its 12h"),
+        ("failed", "execution_timeout", "execution_timeout: the task's 1h are over"),
+        ("cancelled", "cancel", "cancelled by alice"),
+        ("dead", "killed", "requeued 5 times for lost infrastructure; the last: ended by SIGKILL"),
+    ],
+)
+def test_what_ended_a_job_from_outside_is_said_and_not_what_the_engine_saw_of_it(state, code, reason):
+    ended = job_view(state, exit_code=75, reason=reason, reason_code=code, result={"error": TOLD})
+    assert outcome_of(ended).sentence == f"job job-1 {state}: {reason}"
+
+
+def test_an_engine_s_own_end_is_said_in_its_words_and_with_what_emep_adds():
+    error = {"code": "gpu_out_of_memory", "message": "20 GiB are missing"}
+    ended = job_view(
+        "failed",
+        exit_code=86,
+        reason="20 GiB are missing (out of GPU memory, promoted to the CPU before)",
+        reason_code="exit_86",
+        result={"error": error},
+    )
+    assert outcome_of(ended).sentence == "20 GiB are missing (out of GPU memory, promoted to the CPU before)"

@@ -48,12 +48,22 @@ def _success(job: JobView, return_field: str, if_empty: Any) -> Outcome:
 
 
 def _sentence(job: JobView) -> str:
-    """Why it ended, naming file and field where the engine did."""
+    """Why it ended: the engine's words with file and field where it ended by itself, else EMEP's."""
     error = (job.result or {}).get("error") or {}
-    message = str(error.get("message") or job.reason or f"the job is {job.state.value}")
+    own = str(error.get("message") or "") if _by_itself(job) else ""
+    if not own:
+        return f"job {job.id} {job.state.value}: {job.reason or f'the job is {job.state.value}'}"
+    message = job.reason if own in job.reason else own
     for key in ("field", "file"):
         place = error.get(key)
         if place and str(place) not in message:
             message = f"{place}: {message}"
-    prefix = "" if error.get("message") else f"job {job.id} {job.state.value}: "
-    return f"{prefix}{message}"
+    return message
+
+
+def _by_itself(job: JobView) -> bool:
+    """Whether it ended by an exit status of its own; what the last Result says is then the reason.
+
+    One that was told to end, or was killed, has left a Result too, which says only that.
+    """
+    return job.reason_code in ("", "bad_input") or job.reason_code.startswith("exit_")
