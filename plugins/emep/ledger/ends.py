@@ -261,7 +261,8 @@ def _infrastructure(end: Completion, cause: YieldCause | None) -> tuple[str, str
     if cause is YieldCause.UNHEALTHY:
         return "unhealthy_gpu", f"{sentence_of(end)}, on a GPU that was reported bad"
     if end.exit_code == EXIT_PREEMPTED:
-        return "stopped", "stopped without EMEP's doing, its checkpoint is saved"
+        words = f" ({sentence_of(end)})" if end.message or end.result else ""
+        return "stopped", f"stopped without EMEP's doing{words}, its checkpoint is saved"
     if end.exit_code in NOT_STARTED:
         return "not_started", f"nothing could be started: {sentence_of(end)}"
     number = end.exit_code - 128 if end.exit_code > 0 else -end.exit_code
