@@ -55,6 +55,8 @@ _DURATION = r"^\s*(\d+(\.\d+)?\s*(ms|s|m|h|d|w)?\s*)+$"
         "schedule": "@continuous",
         "max_active_runs": 1,
         "dagrun_timeout": timedelta(days=2),
+        # Its first run would begin before the API server answers, and a demo needs no watch.
+        "is_paused_upon_creation": True,
     },
 )
 def emep_gpu_health():

@@ -119,4 +119,5 @@ def loop(tmp_path_factory):
         agent_environment={"PYTHONPATH": os.pathsep.join([str(SITE), os.environ.get("PYTHONPATH", "")])},
     )
     with real_airflow(folder, setup) as airflow:
+        airflow.call("PATCH", "/dags/emep_gpu_health", {"is_paused": False})
         yield Loop(airflow, folder)
