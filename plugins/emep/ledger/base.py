@@ -14,6 +14,7 @@ from emep.ledger.pools import Pools
 from emep.ledger.repository import chunks
 from emep.ledger.states import AllocationEvent, JobEvent, YieldCause
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, DeadLetter, Gpu, Job, Usage
+from emep.ledger.tries import let_go
 from emep.ledger.usage import decay, decayed_charge
 from emep.policy import Policy
 from emep.settings import Settings
@@ -95,6 +96,7 @@ class LedgerBase:
         tx.session.execute(
             delete(AllocationNode).where(*on_nodes).execution_options(synchronize_session=False)
         )
+        let_go(tx, allocation)
 
     def _charge(self, tx: Transaction, allocation: Allocation) -> None:
         """Add what the allocation held, from its grant to now, to its entity's usage."""

@@ -23,6 +23,7 @@ from emep.ledger.ids import job_ids
 from emep.ledger.repository import chunks, job_view, job_views
 from emep.ledger.snapshot import model_job
 from emep.ledger.tables import Job
+from emep.ledger.tries import hold_back
 from emep.policy import Policy
 from emep.scheduling import validate_job
 from emep.scheduling.model import Reject, RejectCode
@@ -145,6 +146,8 @@ class Submissions(LedgerBase):
     def _insert(self, tx: Transaction, prepared: Sequence[Prepared]) -> list[JobView]:
         """Write new jobs and their events. Raises IntegrityError where a key is used already."""
         rows = [self._row(entry, tx.now) for entry in prepared]
+        for row in rows:
+            hold_back(tx, row, self.policy.preemption.grace_period + self.policy.lease.expiry)
         if rows:
             tx.session.execute(insert(Job), rows)
         views = []

@@ -45,6 +45,8 @@ JOB_FIELDS = (
 another."""
 MAX_KEY = 440
 """Characters of a checkpoint key; a try's key is longer by its number and id, and the ledger takes 500."""
+LONGEST_SECONDS = 3.2e9
+"""Of a duration in the API."""
 REFUSALS = (400, 403, 404, 409, 422)
 """Answers that a retry cannot change."""
 
@@ -142,7 +144,7 @@ class AsksForGpus:
             return None
         started = getattr(ti, "start_date", None)
         gone = 0.0 if started is None else (datetime.now(UTC) - started).total_seconds()
-        return max(1.0, float(limit.total_seconds()) - max(0.0, gone))
+        return min(max(1.0, float(limit.total_seconds()) - max(0.0, gone)), LONGEST_SECONDS)
 
     def on_kill(self) -> None:
         """The worker was told to end the task: cancel the job. While deferred, the trigger does."""

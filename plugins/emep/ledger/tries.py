@@ -1,0 +1,72 @@
+"""The next try of a task waits until nothing of the one before runs any more.
+
+Both write to the same checkpoints and outputs. A try that was called off still saves its checkpoint, and the
+next one is to resume from that, not beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import select, update
+
+from emep.api.schemas import JobState
+from emep.ledger.database import Transaction
+from emep.ledger.states import AllocationState, YieldCause
+from emep.ledger.tables import Allocation, AllocationNode, Job
+
+
+def hold_back(tx: Transaction, row: dict[str, Any], patience: float) -> None:
+    """Let a new job's row wait for what an earlier try of its task still has on some node.
+
+    Until ``let_go``, at most ``patience`` seconds. Nothing is asked of the database for a first try.
+    """
+    if row["dag_id"] is None or row["try_number"] <= 1 or row["state"] != JobState.PENDING.value:
+        return
+    before = tx.session.execute(
+        select(Job.id, Job.try_number)
+        .join(Allocation, Allocation.job_id == Job.id)
+        .join(AllocationNode, AllocationNode.allocation_id == Allocation.id)
+        .where(*_same_task(row["dag_id"], row["run_id"], row["task_id"], row["map_index"]))
+        .where(Job.try_number < row["try_number"])
+        .limit(1)
+    ).first()
+    if before is not None:
+        row["not_before"] = tx.now + patience
+        row["reason"] = f"waits until job {before[0]} of try {before[1]}, from which it resumes, has ended"
+
+
+def let_go(tx: Transaction, allocation: Allocation) -> None:
+    """Nothing of ``allocation`` runs on some node any more: the try after it need not wait for that."""
+    called_off = allocation.yield_cause == YieldCause.CANCEL.value
+    if not called_off and allocation.state != AllocationState.LOST.value:
+        return
+    job = tx.session.get(Job, allocation.job_id)
+    if job is None or job.dag_id is None:
+        return
+    left = select(AllocationNode.node).where(AllocationNode.allocation_id == allocation.id).limit(1)
+    if tx.session.scalar(left) is not None:
+        return
+    later = tx.session.scalars(
+        select(Job)
+        .where(*_same_task(job.dag_id, job.run_id, job.task_id, job.map_index))
+        # A job that never had an allocation has a time to wait for from hold_back alone.
+        .where(Job.state == JobState.PENDING.value, Job.epoch == 0, Job.not_before > tx.now)
+    ).all()
+    for waiting in later:
+        tx.session.execute(
+            update(Job)
+            .where(Job.id == waiting.id, Job.epoch == 0, Job.state == JobState.PENDING.value)
+            .values(not_before=0.0)
+            .execution_options(synchronize_session=False)
+        )
+        tx.emit("earlier_try_ended", job=waiting, reason=f"nothing of job {job.id} runs any more")
+
+
+def _same_task(dag_id: str, run_id: str | None, task_id: str | None, map_index: int) -> list[Any]:
+    return [
+        Job.dag_id == dag_id,
+        Job.run_id == run_id,
+        Job.task_id == task_id,
+        Job.map_index == map_index,
+    ]
