@@ -149,13 +149,16 @@ def pinned(affinity: Mapping[str, Any] | None, node: str) -> dict[str, Any]:
     merged = copy.deepcopy(dict(affinity or {}))
     on_nodes = merged.setdefault("nodeAffinity", {})
     required = on_nodes.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
-    pin = {"key": "metadata.name", "operator": "In", "values": [node]}
     # Terms are alternatives: the pin belongs into each.
-    terms = required.get("nodeSelectorTerms") or [{}]
     required["nodeSelectorTerms"] = [
-        {**term, "matchFields": [*(term.get("matchFields") or []), pin]} for term in terms
+        {**term, "matchFields": [*(term.get("matchFields") or []), _pin(node)]}
+        for term in required.get("nodeSelectorTerms") or [{}]
     ]
     return merged
+
+
+def _pin(node: str) -> dict[str, Any]:
+    return {"key": "metadata.name", "operator": "In", "values": [node]}
 
 
 def _limit_times(spec: dict[str, Any], lease: LeaseAnswer) -> None:
