@@ -9,6 +9,8 @@ from typing import Any
 log = logging.getLogger("emep.audit")
 LABELS = ("trace_id", "experiment_id", "job_type")
 """What every event of a job carries in its data, and every log line about one."""
+JOBS_AT_HAND = "emep jobs"
+"""Key of a session's ``info``: the jobs that were read one by one."""
 _FREQUENT = frozenset({"submitted", "waiting", "checkpointed", "started", "task_cleared", "held"})
 """Logged in detail only: there are many, and what they say can be read from the job."""
 

@@ -21,7 +21,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.orm.util import identity_key
 
 from emep.exceptions import UnavailableError
-from emep.ledger.audit_log import LABELS, write_events
+from emep.ledger.audit_log import JOBS_AT_HAND, LABELS, write_events
 from emep.ledger.states import AllocationEvent, JobEvent, move_allocation, move_job
 from emep.ledger.tables import Allocation, Clock, Event, Job
 
@@ -117,7 +117,8 @@ class Transaction:
             data.setdefault("nodes", allocation.nodes)
         if job is None and job_id is not None:
             # Whoever changes an allocation has its job at hand; it is not read for the sake of its labels.
-            job = self.session.identity_map.get(identity_key(Job, job_id))
+            job = self.session.info.get(JOBS_AT_HAND, {}).get(job_id)
+            job = job or self.session.identity_map.get(identity_key(Job, job_id))
         if job is not None:
             for label in LABELS:
                 data.setdefault(label, getattr(job, label))

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from emep.api.schemas import AirflowTask, AllocationView, GpuRef, GpuView, JobState, JobView, NodeView
 from emep.exceptions import NotFoundError
+from emep.ledger.audit_log import JOBS_AT_HAND
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Clock, Event, Gpu, Job, Node
 from emep.scheduling.model import GpuState
 
@@ -39,6 +40,8 @@ def get_job(session: Session, job_id: str, *, lock: bool = False) -> Job:
     job = session.get(Job, job_id, with_for_update=lock or None, populate_existing=lock)
     if job is None:
         raise NotFoundError(f"there is no job {job_id!r}", field="job_id")
+    # Kept for the events of this transaction, which carry the job's labels; a session alone forgets it.
+    session.info.setdefault(JOBS_AT_HAND, {})[job_id] = job
     return job
 
 
