@@ -19,7 +19,7 @@ from tests.chaos.plane import ROOT, free_port, opened
 from tests.chaos.processes import MARK, Found
 from tests.chaos.services import Service, Services
 from tests.chaos.settings import POLICY, ChaosSettings
-from tests.chaos.workload import CLASSES, SIZES, Workload, job_input
+from tests.chaos.workload import Workload, job_input, kind_of_job
 
 from emep.agent.process import ProcessIdentity
 from emep.api.schemas import JobView
@@ -174,8 +174,7 @@ class DagWorkload(Workload):
         """One run. Raises EmepError."""
         self._number += 1
         rng: random.Random = self.rng
-        queue, priority, _ = rng.choices(CLASSES, [entry[2] for entry in CLASSES])[0]
-        size = min(rng.choices(*zip(*SIZES, strict=True))[0], self.settings.gpus_per_node)
+        queue, priority, size = kind_of_job(self.settings, rng)
         conf = {
             "input": job_input(self.settings, rng),
             "queue": queue,

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 from sqlalchemy import Engine
@@ -137,7 +136,7 @@ class Harness:
             *("--stop-grace", f"{GRACE:g}s", "--pass-env", MARK, "--pass-env", NODE),
         ]
         log = folder / "logs" / f"{name}.log"
-        return Service(f"agent-{name}", "agent", argv, env, ROOT, log, lambda service: _registered(log))
+        return Service(f"agent-{name}", "agent", argv, env, ROOT, log, _registered)
 
     def _wait_for_nodes(self, client: EmepClient) -> None:
         until = time.monotonic() + 120
@@ -295,6 +294,6 @@ class Harness:
         ]
 
 
-def _registered(log: Path) -> bool:
-    """An agent's start-up is over once it has said that it offers its GPUs (for the last of its starts)."""
-    return log.exists() and "offers" in log.read_text(errors="replace")[-2000:]
+def _registered(agent: Service) -> bool:
+    """An agent's start-up is over once it has said that it offers its GPUs."""
+    return " offers " in agent.said()

@@ -30,6 +30,8 @@ class Service:
     """Of the present process, seconds of the monotonic clock."""
     started_wall: float = 0.0
     """The same, seconds since 1970."""
+    log_start: int = 0
+    """Where the present process's words begin in the log, in bytes."""
     starting: bool = False
     start_up: float = 0.0
     """Seconds from start to ready, at its last start."""
@@ -39,6 +41,7 @@ class Service:
         """Start it; ``ready`` is asked later."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.clear_group()
+        self.log_start = self.log.stat().st_size if self.log.exists() else 0
         self.started_wall = time.time()
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
@@ -51,6 +54,12 @@ class Service:
                 start_new_session=True,
             )
         self.started_at, self.starting, self.starts = time.monotonic(), True, self.starts + 1
+
+    def said(self) -> str:
+        """What the present process has said."""
+        with self.log.open("rb") as file:
+            file.seek(self.log_start)
+            return file.read().decode(errors="replace")
 
     def look(self) -> None:
         """Note that it has become ready, and how long that took."""

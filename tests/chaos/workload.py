@@ -19,7 +19,7 @@ from emep.client import Call, EmepApiError, EmepClient, EmepConnectionError, Eme
 from emep.client.retry import NO_RETRY
 
 LIVE = ("pending", "starting", "running", "yielding")
-CLASSES = (("merge", "low", 4), ("merge", "normal", 4), ("merge", "high", 3), ("eval", "normal", 2))
+CLASSES = (("merge", "low", 4), ("merge", "normal", 4), ("merge", "high", 3), ("eval", "normal", 1))
 SIZES = ((1, 8), (2, 5), (4, 4), (8, 2))
 _PEOPLE = (("default", "alice"), ("default", "bob"), ("research", "carol"))
 
@@ -33,6 +33,13 @@ def job_input(settings: ChaosSettings, rng: random.Random) -> dict[str, Any]:
         # One that does not listen is killed after its grace.
         "deaf": rng.random() < 0.08,
     }
+
+
+def kind_of_job(settings: ChaosSettings, rng: random.Random) -> tuple[str, str, int]:
+    """Queue, class and GPUs; those of a high class ask for much, so that they preempt."""
+    queue, priority, _ = rng.choices(CLASSES, [entry[2] for entry in CLASSES])[0]
+    size = rng.choice([4, 8]) if priority == "high" else rng.choices(*zip(*SIZES, strict=True))[0]
+    return queue, priority, min(size, settings.gpus_per_node)
 
 
 class Workload:
@@ -75,8 +82,7 @@ class Workload:
     def submit(self) -> None:
         """One job of the mix. Raises EmepError."""
         self._number += 1
-        queue, priority, _ = self.rng.choices(CLASSES, [entry[2] for entry in CLASSES])[0]
-        size = min(self.rng.choices(*zip(*SIZES, strict=True))[0], self.settings.gpus_per_node)
+        queue, priority, size = kind_of_job(self.settings, self.rng)
         project, user = self.rng.choice(_PEOPLE)
         by_rank = size == 2 and self.rng.random() < 0.4
         engine = "evolve_candidates" if by_rank else "compare"
