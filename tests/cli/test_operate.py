@@ -145,4 +145,4 @@ def test_read_commands_import_no_airflow() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout == b"[]\n"
+    assert done.stdout == "[]\n"
