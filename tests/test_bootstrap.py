@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy import insert, text
+from tests.builders.ledger import sqlite_engine
 
 from emep.bootstrap import SettingsError, main, read_settings
+from emep.ledger.tables import Node
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = ROOT / "airflow_settings.yaml"
@@ -106,16 +109,17 @@ def test_a_pool_that_stands_for_gpus_of_emep_s_nodes_is_emep_s_to_write(tmp_path
     pools = "[{pool_name: gpu_default, pool_slot: 8}, {pool_name: gpu_mine, pool_slot: 3}]"
     path = written(tmp_path, f"airflow: {{pools: {pools}}}")
     bootstrap(tmp_path, "--migrate", str(path))
-    database = sqlite3.connect(tmp_path / "airflow.db")
-    database.execute(
-        "insert into emep_node (name, pool, rack, block, labels, cpu, memory, network_bandwidth_gbps, drain,"
-        " registrations, registered_at, last_report_at, last_check_at, drain_reason, is_ready, ready_reason,"
-        " has_left) values ('n0', 'default', '', '', '{}', 1, 1, 0, 0, 1, 0, 0, 0, '', 1, '', 0)"
-    )
-    database.execute("update slot_pool set slots = 2, include_deferred = 1 where pool like 'gpu_%'")
-    database.commit()
+    engine = sqlite_engine(str(tmp_path / "airflow.db"))
+    with engine.begin() as connection:
+        node = {"name": "n0", "pool": "default", "rack": "", "block": "", "labels": {}, "cpu": 1, "memory": 1}
+        times = {"registered_at": 0, "last_report_at": 0, "last_check_at": 0}
+        connection.execute(insert(Node).values(**node, **times, network_bandwidth_gbps=0))
+        connection.execute(text("update slot_pool set slots = 2 where pool like 'gpu_%'"))
     said = bootstrap(tmp_path, str(path))
     assert "pool gpu_default: kept by EMEP, left as it is" in said
-    query = "select pool, slots from slot_pool where pool like 'gpu_%' order by pool"
-    assert database.execute(query).fetchall() == [("gpu_default", 2), ("gpu_mine", 3)]
-    database.close()
+    with engine.connect() as connection:
+        rows = connection.execute(
+            text("select pool, slots from slot_pool where pool like 'gpu_%' order by 1")
+        )
+        assert [tuple(row) for row in rows] == [("gpu_default", 2), ("gpu_mine", 3)]
+    engine.dispose()
