@@ -45,9 +45,10 @@ lint: $(STAMP)  ## ruff and the layers' import rules
 types: $(STAMP)  ## mypy, strict on the core
 	$(BIN)/mypy
 
-bench: $(STAMP)  ## benchmarks of the scheduling core, the simulator and merging (minutes; on a quiet machine)
+bench: $(STAMP)  ## benchmarks of the scheduling core, the simulator, the control plane and merging (minutes; on a quiet machine)
 	$(BIN)/python -m tests.benchmarks.scheduling.measure
 	$(BIN)/python -m tests.benchmarks.simulation.measure
+	$(BIN)/python -m tests.benchmarks.ledger.measure
 	$(BIN)/python tests/benchmarks/merge/bench_merge.py $(or $(ARGS),.emep/bench)
 
 lock: $(VENV)/bin/uv  ## write requirements.lock anew from pyproject.toml

@@ -19,6 +19,8 @@ AGENT_SECRET = "enrol-me-in-tests"
 GRACE_SECONDS = 3
 DATABASE_URL = "EMEP_SERVER_DATABASE_URL"
 """The ledger's database where it is not SQLite in the server's folder."""
+POLICY = "EMEP_SERVER_POLICY"
+"""The text of another policy than the tests' own."""
 POLICY_FILE = "EMEP_SERVER_POLICY_FILE"
 """A policy other than the default with a short grace."""
 USERS = {"admin": "admin-password", "viewer": "viewer-password"}
@@ -83,9 +85,10 @@ def serve(folder: Path, port: int) -> None:
 class EmepServer:
     """The server's process, in a folder of its own."""
 
-    def __init__(self, folder: Path, database_url: str | None = None) -> None:
+    def __init__(self, folder: Path, database_url: str | None = None, policy: str | None = None) -> None:
         self.folder = folder
-        self._variables = {DATABASE_URL: database_url} if database_url else {}
+        given = {DATABASE_URL: database_url, POLICY: policy}
+        self._variables = {name: value for name, value in given.items() if value}
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]

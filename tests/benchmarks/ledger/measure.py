@@ -33,6 +33,8 @@ from emep.policy import default_policy
 POSTGRES_URL = os.environ.get("EMEP_TEST_POSTGRES_URL", "")
 SECONDS = float(os.environ.get("EMEP_BENCH_SECONDS", "20"))
 """How long each load lasts."""
+POLICY = "health: {report_every: 1h}"
+"""The seeded nodes have no agents, and are to stay alive without."""
 
 
 def say(kind: str, name: str, value: float, unit: str, limit: float | None = None, note: str = "") -> None:
@@ -63,7 +65,7 @@ def loaded(kind: str, nodes: int, pending: int, **load: float) -> Iterator[tuple
 def served(kind: str, nodes: int, pending: int, **load: float) -> Iterator[tuple[Engine, EmepServer, Cpu, list[str]]]:
     """A seeded database with the API server's process on it."""
     with loaded(kind, nodes, pending, **load) as (engine, url, running, folder):
-        server = EmepServer(folder, None if kind == "sqlite" else url).start()
+        server = EmepServer(folder, None if kind == "sqlite" else url, POLICY).start()
         try:
             yield engine, server, Cpu(server.pid, _database_name(kind)), running
         finally:
