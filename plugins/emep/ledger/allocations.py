@@ -241,7 +241,7 @@ class Allocations(Ends):
             self._end(tx, job, allocation, end, actor)
             return job_view(tx.session, job)
 
-        return self.database.write(work)
+        return self.database.write(work, holds=True)
 
     def _end(self, tx: Transaction, job: Job, allocation: Allocation, end: Completion, actor: str) -> None:
         cause = YieldCause(allocation.yield_cause) if allocation.yield_cause else None
