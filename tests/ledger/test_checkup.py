@@ -42,6 +42,22 @@ def test_a_bad_gpu_and_the_job_that_leaves_it_are_findings_and_the_rest_is_not(b
     assert check_up(bench.ledger, checkup.cursor).findings == []
 
 
+def test_drains_and_resumes_are_findings_and_drained_gpus_are_counted_as_such(bench: Bench) -> None:
+    bench.node(gpus=2)
+    cursor = check_up(bench.ledger, None).cursor
+    job = bench.running()
+    bench.ledger.drain("n0", None, actor="op", reason="cables", now=False)
+    checkup = check_up(bench.ledger, cursor)
+    assert found(checkup) == [("node_drained", "")]
+    assert (checkup.findings[0].actor, checkup.findings[0].reason) == ("op", "cables")
+    assert checkup.gpus == {"default": {"draining": 1, "drained": 1}}
+    bench.complete(bench.job(job))
+    bench.ledger.resume("n0", None, actor="op", reason="")
+    after = check_up(bench.ledger, checkup.cursor)
+    assert found(after) == [("node_resumed", "")]
+    assert after.gpus == {"default": {"healthy": 2}}
+
+
 def test_a_silent_node_is_named_and_its_leases_are_taken_back(bench: Bench) -> None:
     bench.node()
     job = bench.running()

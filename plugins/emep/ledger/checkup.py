@@ -16,7 +16,7 @@ from emep.api.schemas import Checkup, HealthFinding
 from emep.ledger.repository import clock_row
 from emep.ledger.service import LedgerService
 from emep.ledger.states import LIVE_ALLOCATION_STATES, YieldCause
-from emep.ledger.tables import Allocation, Event, Gpu, Node
+from emep.ledger.tables import Allocation, AllocationGpu, Event, Gpu, Node
 from emep.scheduling.model import GpuState
 
 ALWAYS = (
@@ -88,15 +88,20 @@ def _finding(row: Event) -> HealthFinding:
 
 
 def _gpus(session: Session) -> dict[str, dict[str, int]]:
-    """GPUs of each pool by state; a GPU that is being drained counts as such, whatever its health."""
+    """GPUs of each pool by the state that ``gpu_state`` gives them, counted by the database."""
     counts: dict[str, dict[str, int]] = {}
+    drains, is_held = or_(Gpu.drain, Node.drain), AllocationGpu.allocation_id.is_not(None)
+    on_gpu = and_(AllocationGpu.node == Gpu.node, AllocationGpu.gpu_index == Gpu.gpu_index)
     query = (
-        select(Node.pool, Gpu.state, or_(Gpu.drain, Node.drain), func.count())
+        select(Node.pool, Gpu.state, drains, is_held, func.count())
         .join(Gpu, Gpu.node == Node.name)
-        .group_by(Node.pool, Gpu.state, or_(Gpu.drain, Node.drain))
+        .outerjoin(AllocationGpu, on_gpu)
+        .group_by(Node.pool, Gpu.state, drains, is_held)
     )
-    for pool, state, drains, number in session.execute(query):
-        shown = "draining" if drains and state == GpuState.HEALTHY.value else str(state)
+    for pool, state, is_drained, held, number in session.execute(query):
+        shown = str(state)
+        if is_drained and state == GpuState.HEALTHY.value:
+            shown = (GpuState.DRAINING if held else GpuState.DRAINED).value
         of_pool = counts.setdefault(str(pool), {})
         of_pool[shown] = of_pool.get(shown, 0) + int(number)
     return counts
