@@ -87,10 +87,10 @@ def resources(**defaults: Any) -> dict[str, Param]:
         ),
         "runtime": Param(
             "agent",
-            "Who starts the work: the agent of the node that was granted.",
+            "Who starts the work: the agent of the node that was granted, or Kubernetes, in a pod.",
             type="string",
             title="Runtime",
-            enum=["agent"],
+            enum=["agent", "kubernetes"],
             section=_GPUS,
         ),
         "seed": Param(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator, RetryPolicy
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from emep.api.schemas import JobView
     from emep.client import EmepClient
 
+KUBERNETES = "kubernetes"
 INLINE_SECONDS = 8.0
 LAST_LINES_SECONDS = 3.0
 """How long a log may take to be whole after the end; then the task ends without its last lines."""
@@ -146,6 +147,8 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
     def execute(self, context: Context) -> Any:
         """Ask, stay for ``inline_wait`` seconds, defer. Raises as ``finish`` does; EmepError if nobody
         answers."""
+        if self.runtime == KUBERNETES:
+            self._defer_to_pod(context)
         request = self.request(context)
         with client(self.conn_id) as api:
             job = self.ask(api, request)
@@ -168,6 +171,22 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
             ),
             method_name="execute_complete",
         )
+
+    def _defer_to_pod(self, context: Context) -> NoReturn:
+        """The same in a pod: render, ask, defer at once."""
+        from emep.operators import in_pod
+
+        request = self.request(context)
+        with client(self.conn_id) as api:
+            plan, cluster = in_pod.planned(self, context, api)
+            job = self.ask(api, request)
+        self.keep_position(context, LogStream().position())
+        mapped = not _in_mapped_task(context) and next(self.iter_mapped_dependants(), None) is not None
+        self.defer(
+            trigger=in_pod.trigger(self, job.id, plan, cluster, mapped=mapped),
+            method_name="execute_complete",
+        )
+        raise AssertionError("deferring does not return")
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The worker's leg after the deferral: failures, and successes that need a worker. Raises as
@@ -194,8 +213,8 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
     def job_fields(self) -> dict[str, Any]:
         """The job's fields; an engine that an agent runs is the processes of one node."""
         fields = super().job_fields()
-        if fields.get("runtime", "agent") == "agent":
-            # A grant over several nodes would start the engine on each.
+        if fields.get("runtime", "agent") in ("agent", KUBERNETES):
+            # A grant over several nodes would start the engine on each; a pod stands on one.
             on_one_node(fields)
         fields.setdefault("job_type", str(self.engine))
         return fields

@@ -6,7 +6,6 @@ whole life of the job: on the grant the trigger creates the pod, and sees it thr
 
 from __future__ import annotations
 
-import copy
 import json
 import time
 from collections.abc import Container, Sequence
@@ -178,15 +177,31 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
     def execute(self, context: Context) -> NoReturn:
         """Render, ask, defer. Raises AirflowFailException where the pod or the request makes no sense, and
         EmepError where nobody answers."""
-        self.name = self._set_name(self.name)
-        pod = self._rendered(context)
         request = self.request(context)
         with client(self.conn_id) as api:
-            plan = self.plan(pod, api)
-            self._check_plan(plan)
+            plan = self.planned(context, api)
             job = self.ask(api, request)
         self.keep_position(context, LogStream().position())
         self._defer(context, job, plan)
+
+    def planned(self, context: Context, api: EmepClient) -> PodPlan:
+        """The pod as the trigger will start it. Raises AirflowFailException where it makes no sense."""
+        self.name = self._set_name(self.name)
+        plan = self.plan(self._rendered(context), api)
+        try:
+            build_pod(plan, "0" * 16, "0" * 16 + "-1", self._placeholder_lease())
+        except ValueError as error:
+            raise AirflowFailException(str(error)) from None
+        return plan
+
+    def cluster(self) -> dict[str, Any]:
+        """Which cluster, for the trigger."""
+        return {
+            "conn_id": self.kubernetes_conn_id,
+            "in_cluster": self.in_cluster,
+            "cluster_context": self.cluster_context,
+            "config_file": self.config_file,
+        }
 
     def _defer(self, context: Context, job: JobView, plan: PodPlan) -> NoReturn:
         mapped = (context["ti"].map_index or 0) < 0 and next(self.iter_mapped_dependants(), None) is not None
@@ -201,12 +216,7 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
                 mapped=mapped,
                 worker_end=self.worker_end,
                 plan=plan.to_dict(),
-                cluster={
-                    "conn_id": self.kubernetes_conn_id,
-                    "in_cluster": self.in_cluster,
-                    "cluster_context": self.cluster_context,
-                    "config_file": self.config_file,
-                },
+                cluster=self.cluster(),
             ),
             method_name="execute_complete",
         )
@@ -283,12 +293,6 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
             get_logs=self.get_logs,
             keep=self.on_finish_action.value,
         )
-
-    def _check_plan(self, plan: PodPlan) -> None:
-        try:
-            build_pod(plan, "0" * 16, "0" * 16 + "-1", self._placeholder_lease())
-        except ValueError as error:
-            raise AirflowFailException(str(error)) from None
 
     def dry_run(self) -> None:
         """Print the pod as it would be created, with a placeholder for what the grant decides."""
@@ -371,8 +375,9 @@ def _as_json(pod: k8s.V1Pod) -> dict[str, Any]:
     """The pod as the API's own JSON."""
     from kubernetes.client import ApiClient
 
-    found: dict[str, Any] = ApiClient().sanitize_for_serialization(pod)
-    return copy.deepcopy(json.loads(json.dumps(found)))
+    with ApiClient() as api:
+        found: dict[str, Any] = json.loads(json.dumps(api.sanitize_for_serialization(pod)))
+    return found
 
 
 def _codes(value: int | Container[int] | None) -> Container[int]:
