@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import insert, select, update
 
 from emep.api.schemas import JobState
-from emep.ledger.audit_log import LABELS
+from emep.ledger.audit_log import LABELS, job_words
 from emep.ledger.database import Transaction
 from emep.ledger.ids import allocation_id, lease_token, token_digest
 from emep.ledger.repository import chunks, current_allocation, get_job
@@ -58,10 +58,11 @@ class Effects:
             fits = len(rows) == len(found) and alive.issuperset(start.placement.nodes)
             if job is None or JobState(job.state) is not JobState.PENDING or not fits:
                 tx.dirty = True
-                log.info("job %s is not started: it or its GPUs changed meanwhile", start.job_id)
+                who = f"job {start.job_id}" if job is None else job_words(job)
+                log.info("%s is not started: it or its GPUs changed meanwhile", who)
             elif rows and budget is not None and not budget.take(rows):
                 tx.dirty = tx.dirty or not budget.claimed
-                log.info("job %s is not started: tasks in Airflow's pools hold its GPUs", start.job_id)
+                log.info("%s is not started: tasks in Airflow's pools hold its GPUs", job_words(job))
             else:
                 granted.append((start, job, self._allocation(tx, start, job, rows)))
         self._insert(tx, [allocation for _, _, allocation in granted])

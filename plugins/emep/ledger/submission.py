@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
-from sqlalchemy import insert, select
+from sqlalchemy import insert, inspect, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -36,6 +37,7 @@ _CAPACITY = frozenset(RejectCode) - {
     RejectCode.OVER_QUOTA,
 }
 """What depends on the nodes that there are: decided once there are any."""
+_NO_VALUES: dict[str, Any] = {column.key: None for column in inspect(Job).column_attrs}
 Key = tuple[str, str]
 """An account and its idempotency key."""
 
@@ -152,7 +154,7 @@ class Submissions(LedgerBase):
             tx.session.execute(insert(Job), rows)
         views = []
         for row, entry in zip(rows, prepared, strict=True):
-            job = Job(**row)
+            job = _like_a_row(row)
             tx.emit(
                 job.state if entry.reject else "submitted",
                 job=job,
@@ -235,7 +237,7 @@ class Submissions(LedgerBase):
         return Prepared(values, task.execution_timeout if task else None, reject)
 
     def _reject(self, values: dict[str, Any], submitter: Submitter, policy: Policy) -> Reject | None:
-        job = Job(**values, id="new", submitted_at=0.0, queued_at=0.0)
+        job = _like_a_row({**values, "id": "new", "submitted_at": 0.0, "queued_at": 0.0})
         reject = self._never_fits(job, policy)
         if reject is not None:
             return reject
@@ -267,6 +269,11 @@ class Submissions(LedgerBase):
             if reject is None or (reject.code in _CAPACITY and not index.nodes):
                 return None
         return reject
+
+
+def _like_a_row(values: dict[str, Any]) -> Job:
+    """Something to read a job's columns from, at a tenth of what an object that tracks changes costs."""
+    return cast(Job, SimpleNamespace(**{**_NO_VALUES, **values}))
 
 
 def _by_key(session: Session, prepared: Sequence[Prepared]) -> dict[Key, Job]:
