@@ -62,8 +62,8 @@ class Race:
         """Look at every commit of the ledger that changes what is held."""
         settle = self.bench.ledger.pools.settle
 
-        def checked(tx: Transaction) -> None:
-            settle(tx)
+        def checked(tx: Transaction, *, only_freed: bool = False) -> None:
+            settle(tx, only_freed=only_freed)
             self.look("emep", tx.session)
 
         self.bench.ledger.pools.settle = checked  # type: ignore[method-assign]
