@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -25,7 +25,11 @@ from emep.client import EmepClient, EmepError
 from emep.demo.stack import program
 
 _WEIGHTS = {"agent": 3, "supervisor": 3, "engine": 4, "wrapper": 1, "worker": 3}
-_DAEMON_WEIGHT = 2
+"""How often each kind of process is killed, in proportion."""
+_DAEMON_SHARE = 0.5
+"""Of the kills at which a daemon may be killed."""
+_LONGEST_WAIT = 8
+"""Kills that are left out in a row to wait for a kind that is not there."""
 _TURN = 0.5
 _QUIET = 4.0
 """Seconds without a kill before an outage, so that what was killed has been reported."""
@@ -84,6 +88,8 @@ class Harness:
         self.services = Services(self.settings.folder)
         self._frozen: dict[str, tuple[float, list[Found]]] = {}
         self._freeze_at = self.settings.freeze_every
+        self._seen: set[str] = set()
+        self._waited = 0
 
     def run(self) -> Evidence:
         """Everything, from the first process to the evidence; nothing of it runs afterwards."""
@@ -187,27 +193,40 @@ class Harness:
         return any(process.kind == "engine" for process in find(self.settings.folder))
 
     def _kill_something(self) -> None:
-        """One SIGKILL; daemons only where they have run long enough."""
+        """One SIGKILL; daemons only where they have run long enough, of the others whose turn it is."""
+        ripe = [
+            name for name in self.plane.daemons if self.services.all[name].may_be_killed(self.settings.gap)
+        ]
+        if ripe and self.rng.random() < _DAEMON_SHARE:
+            service = self.services.all[self.rng.choice(ripe)]
+            service.send(signal.SIGKILL)
+            self.killed.append(Killing(time.time(), service.kind, service.name))
+            return
         targets: dict[str, list[Found]] = {}
         for process in [*find(self.settings.folder), *self.plane.victims()]:
             if process.kind in _WEIGHTS and process.node not in self._frozen:
                 targets.setdefault(process.kind, []).append(process)
-        weights = {kind: _WEIGHTS[kind] for kind in targets}
-        ripe = [
-            name for name in self.plane.daemons if self.services.all[name].may_be_killed(self.settings.gap)
-        ]
-        weights.update(dict.fromkeys(ripe, _DAEMON_WEIGHT))
-        if not weights:
-            return
-        kind = self.rng.choices(list(weights), list(weights.values()))[0]
-        if kind in ripe:
-            service = self.services.all[kind]
-            service.send(signal.SIGKILL)
-            self.killed.append(Killing(time.time(), service.kind, f"pid {service.process.pid}"))  # type: ignore[union-attr]
+        kind = self._whose_turn(targets)
+        if kind is None:
             return
         victim = self.rng.choice(sorted(targets[kind], key=lambda process: process.pid))
         if victim.send(signal.SIGKILL):
             self.killed.append(Killing(time.time(), kind, f"pid {victim.pid} on {victim.node}"))
+
+    def _whose_turn(self, targets: Mapping[str, object]) -> str | None:
+        """The kind that is furthest behind its share; None where that is not here now, to wait for it.
+
+        Agents are always there and engines are not: by chance alone a busy machine would see agents die.
+        """
+        kills = Counter(kill.kind for kill in self.killed)
+        self._seen.update(targets)
+        share = {kind: kills[kind] / _WEIGHTS[kind] for kind in self._seen}
+        here = min(targets, key=lambda kind: (share[kind], self.rng.random()), default=None)
+        if here is None or (share[here] > min(share.values()) + 1 and self._waited < _LONGEST_WAIT):
+            self._waited += 1
+            return None
+        self._waited = 0
+        return here
 
     # ---- freezing ------------------------------------------------------------------------------------------
 

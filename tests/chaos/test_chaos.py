@@ -21,7 +21,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedP
     database = "postgres" if os.environ.get("EMEP_TEST_POSTGRES_URL") else "sqlite"
     command = [
         *(sys.executable, "-m", "tests.chaos", "--kills", str(KILLS), "--kill-every", "1.5"),
-        *("--database", database, "--outage", "15", "--freeze-every", "10", "--settle", "45"),
+        *("--database", database, "--outage", "12", "--freeze-every", "10", "--settle", "40"),
         *("--steps", "10", "40", "--folder", str(folder / "run"), "--report", str(folder / "report.json")),
     ]
     own = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
