@@ -161,6 +161,9 @@ class AllocationView(BaseModel):
 
     id: str
     job_id: str
+    trace_id: str = ""
+    experiment_id: str = ""
+    job_type: str = ""
     epoch: int
     state: str
     runtime: str

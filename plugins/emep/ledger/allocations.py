@@ -21,7 +21,7 @@ from emep.exceptions import ConflictError, NotAuthenticatedError, StaleEpochErro
 from emep.ledger.database import Transaction
 from emep.ledger.ends import EXIT_DONE, EXIT_PREEMPTED, Ends, sentence_of
 from emep.ledger.ids import same_secret, token_digest
-from emep.ledger.repository import allocation_view, get_allocation, get_job, job_view
+from emep.ledger.repository import allocation_view, allocation_views, get_allocation, get_job, job_view
 from emep.ledger.states import (
     LIVE_ALLOCATION_STATES,
     AllocationEvent,
@@ -84,13 +84,14 @@ class Allocations(Ends):
         with self.database.read() as session:
             total = session.scalar(select(func.count()).select_from(Allocation).where(*where)) or 0
             rows = list(session.scalars(query))
+            views = allocation_views(session, rows[:limit])
         cursor = rows[limit - 1].id if len(rows) > limit else None
-        return Page(items=[allocation_view(row) for row in rows[:limit]], total=total, next=cursor)
+        return Page(items=views, total=total, next=cursor)
 
     def allocation(self, allocation_id: str) -> AllocationView:
         """One allocation; NotFoundError where there is none."""
         with self.database.read() as session:
-            return allocation_view(get_allocation(session, allocation_id))
+            return allocation_view(session, get_allocation(session, allocation_id))
 
     # ---- heartbeat -----------------------------------------------------------------------------------------
 

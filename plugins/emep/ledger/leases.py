@@ -18,7 +18,7 @@ from emep.ledger.database import Transaction
 from emep.ledger.environment import engine_environment
 from emep.ledger.ids import lease_token
 from emep.ledger.reclaim import Reclaim
-from emep.ledger.repository import allocation_view, get_allocation, get_job, get_node, job_view, to_datetime
+from emep.ledger.repository import allocation_views, get_allocation, get_job, get_node, job_view, to_datetime
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState
 from emep.ledger.tables import Allocation, AllocationNode
 
@@ -142,7 +142,7 @@ class Leases(Reclaim):
             .order_by(Allocation.id)
         )
         with self.database.read() as session:
-            return [allocation_view(row) for row in session.scalars(query)]
+            return allocation_views(session, session.scalars(query).all())
 
     # ---- nodes ---------------------------------------------------------------------------------------------
 

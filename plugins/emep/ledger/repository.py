@@ -155,11 +155,30 @@ def _job_view(job: Job, allocation: Allocation | None) -> JobView:
     )
 
 
-def allocation_view(allocation: Allocation) -> AllocationView:
-    """An allocation as ``GET /allocations`` shows it; of its token nothing."""
+def allocation_views(session: Session, allocations: Sequence[Allocation]) -> list[AllocationView]:
+    """Allocations as ``GET /allocations`` shows them, with their jobs' labels read in one go."""
+    labels: dict[str, tuple[str, ...]] = {}
+    for part in chunks({allocation.job_id for allocation in allocations}):
+        query = select(Job.id, Job.trace_id, Job.experiment_id, Job.job_type).where(Job.id.in_(part))
+        labels.update((row[0], tuple(row[1:])) for row in session.execute(query))
+    nothing = ("", "", "")
+    return [_allocation_view(one, *labels.get(one.job_id, nothing)) for one in allocations]
+
+
+def allocation_view(session: Session, allocation: Allocation) -> AllocationView:
+    """One allocation as ``GET /allocations`` shows it; of its token nothing."""
+    return allocation_views(session, [allocation])[0]
+
+
+def _allocation_view(
+    allocation: Allocation, trace_id: str, experiment_id: str, job_type: str
+) -> AllocationView:
     return AllocationView(
         id=allocation.id,
         job_id=allocation.job_id,
+        trace_id=trace_id,
+        experiment_id=experiment_id,
+        job_type=job_type,
         epoch=allocation.epoch,
         state=allocation.state,
         runtime=allocation.runtime,

@@ -111,7 +111,7 @@ class Job(Base):
     try_number: Mapped[int] = mapped_column(Integer, default=1)
     last_try: Mapped[bool] = mapped_column(Boolean, default=True)
     task_deadline: Mapped[float | None] = mapped_column(Double)
-    """When the task's ``execution_timeout`` is over, waiting included; Airflow enforces none while deferred."""
+    """When the task's ``execution_timeout`` is over, waiting included: Airflow enforces none meanwhile."""
 
     submitted_at: Mapped[float] = mapped_column(Double)
     queued_at: Mapped[float] = mapped_column(Double)
