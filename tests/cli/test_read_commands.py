@@ -64,7 +64,8 @@ def test_the_queue_shows_what_runs_before_what_waits(
     runs = client.submit_job(JobRequest(spec=SPEC, gpu_count=2, project="team-a"))
     granted = order(runs)
     with EmepClient(server.url, lease_token(granted.lease_token)) as holder:
-        holder.heartbeat(granted.allocation_id, Heartbeat(epoch=granted.epoch))
+        beat = Heartbeat(epoch=granted.epoch)
+        holder.heartbeat(granted.allocation_id, beat)
         waits = client.submit_job(JobRequest(spec=SPEC, gpu_count=1))
         done = emep("queue", environment=server.environment())
         assert (done.returncode, done.stderr) == (0, "")
@@ -81,6 +82,7 @@ def test_the_queue_shows_what_runs_before_what_waits(
         )
         assert [job["id"] for job in only["items"]] == [runs.id]
 
+        holder.heartbeat(granted.allocation_id, beat)  # command lines take seconds on a loaded machine
         nodes = emep("nodes", environment=server.environment())
         line = next(line for line in nodes.stdout.splitlines() if line.startswith("cli "))
         assert "2 T4" in line
@@ -88,6 +90,7 @@ def test_the_queue_shows_what_runs_before_what_waits(
         gpus = emep("nodes", "cli", environment=server.environment()).stdout
         assert gpus.count(runs.id) == 2
 
+        holder.heartbeat(granted.allocation_id, beat)
         why = emep("explain", waits.id, environment=server.environment())
         assert why.returncode == 0
         assert "insufficient_gpus" in why.stdout
@@ -96,6 +99,7 @@ def test_the_queue_shows_what_runs_before_what_waits(
             "reasons"
         ]
 
+        holder.heartbeat(granted.allocation_id, beat)
         holder.append_logs(granted.allocation_id, 0, b"first line\n", final=True)
         holder.complete(granted.allocation_id, Completion(epoch=granted.epoch, exit_code=0))
         assert emep("logs", runs.id, "--follow", environment=server.environment()).stdout == "first line\n"
