@@ -7,6 +7,7 @@ from sqlalchemy import Engine
 from tests.builders.airflow_queue import AirflowQueue
 from tests.builders.ledger import Bench, events, holders
 
+from emep.ledger import pools
 from emep.ledger.planner import Planner
 from emep.ledger.stale_reads import NO_LIMIT, SETTLE_SECONDS, StaleReads
 from emep.scheduling import plan
@@ -16,6 +17,12 @@ from emep.scheduling import plan
 def airflow(engine: Engine) -> AirflowQueue:
     """Airflow's tables, with one DAG that has no tasks yet."""
     return AirflowQueue(engine)
+
+
+@pytest.fixture(autouse=True)
+def a_quick_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is: what is looked for is not left to a later tick."""
+    monkeypatch.setattr(pools, "COUNT_QUICK", 1e9)
 
 
 @pytest.fixture
@@ -248,6 +255,29 @@ def test_what_was_claimed_for_a_job_that_is_gone_goes_back_to_airflow(bench, air
         bench.alive(SETTLE_SECONDS, step=SETTLE_SECONDS)
         bench.plan()
     assert airflow.pool()[0] == 8
+
+
+def test_of_many_gpus_those_that_are_free_again_appear_with_the_next_tick(bench, airflow, monkeypatch):
+    monkeypatch.setattr(pools, "MANY_GPUS", 4)
+    bench.node(gpus=8)
+    job = bench.running(gpu_count=3)
+    bench.ledger.tick()
+    bench.complete(job)
+    assert airflow.pool()[0] == 5, "less than there is, never more"
+    bench.clock.advance(1.0)
+    bench.ledger.tick()
+    assert airflow.pool()[0] == 8
+
+
+def test_where_counting_is_slow_it_rests_but_an_edited_row_is_put_right_at_once(bench, airflow, monkeypatch):
+    monkeypatch.setattr(pools, "COUNT_QUICK", 0.0)
+    monkeypatch.setattr(pools, "COUNT_SHARE", 1e-9)
+    bench.node(gpus=8)
+    bench.ledger.tick()
+    bench.clock.advance(1.0)
+    airflow.upsert_pool(6)
+    bench.ledger.tick()
+    assert airflow.pool()[:2] == (8, True)
 
 
 def test_a_row_without_limit_may_have_been_read_too():

@@ -92,7 +92,7 @@ class LedgerBase:
             delete(AllocationGpu).where(*on_gpus).execution_options(synchronize_session=False)
         )
         if freed.rowcount:  # type: ignore[attr-defined]
-            tx.changes_holds()
+            tx.changes_holds(freed=True)
         tx.session.execute(
             delete(AllocationNode).where(*on_nodes).execution_options(synchronize_session=False)
         )

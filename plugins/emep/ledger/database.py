@@ -58,8 +58,11 @@ class HoldsGuard(Protocol):
     def lock(self, session: Session) -> None:
         """The first lock of a transaction."""
 
-    def settle(self, tx: Transaction) -> None:
-        """The transaction's own statements are done: write what follows from them."""
+    def settle(self, tx: Transaction, *, only_freed: bool = False) -> None:
+        """The transaction's own statements are done: write what follows from them.
+
+        ``only_freed``: nothing but that GPUs are free again.
+        """
 
 
 class Transaction:
@@ -67,7 +70,7 @@ class Transaction:
 
     def __init__(self, session: Session, now: float, guard: HoldsGuard | None = None) -> None:
         self._guard = guard
-        self._holds_changed = False
+        self._holds_changed = self._holds_freed = False
         self.holds_locked = False
         self.session = session
         self.now = now
@@ -81,8 +84,8 @@ class Transaction:
             self._guard.lock(self.session)
             self.holds_locked = True
 
-    def changes_holds(self) -> None:
-        """Say that this write changes which GPUs are held or usable.
+    def changes_holds(self, *, freed: bool = False) -> None:
+        """Say that this write changes which GPUs are held or usable; ``freed``: only to fewer held.
 
         Raises HoldsNotLockedError, which starts the write again, where that was not expected.
         """
@@ -90,12 +93,15 @@ class Transaction:
             return
         if not self.holds_locked:
             raise HoldsNotLockedError
-        self._holds_changed = True
+        if freed:
+            self._holds_freed = True
+        else:
+            self._holds_changed = True
 
     def settle_holds(self) -> None:
         """Write what follows from holds, if they have changed."""
-        if self._guard is not None and self._holds_changed:
-            self._guard.settle(self)
+        if self._guard is not None and (self._holds_changed or self._holds_freed):
+            self._guard.settle(self, only_freed=not self._holds_changed)
 
     def emit(
         self,

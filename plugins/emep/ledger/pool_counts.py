@@ -29,6 +29,8 @@ from emep.scheduling import model
 
 PREFIX = "gpu_"
 """Airflow's pool of the nodes' pool ``default`` is ``gpu_default``."""
+KEPT = "Kept by EMEP: what is entered here is undone."
+"""End of every description."""
 SLOTS = table(
     "slot_pool",
     column("id", Integer),
@@ -73,10 +75,7 @@ class PoolCount:
     def description(self) -> str:
         """The rest in words."""
         broken = self.total - self.held_in_all - self.slots
-        return (
-            f"{self.total} GPUs, {self.held_in_all} held by EMEP, {broken} unhealthy or drained. "
-            "Kept by EMEP: what is entered here is undone."
-        )
+        return f"{self.total} GPUs, {self.held_in_all} held by EMEP, {broken} unhealthy or drained. {KEPT}"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ of EMEP's. What the tasks of those pools hold is not EMEP's to give; ``Budget`` 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from emep.ledger.database import Database, Transaction
 from emep.ledger.pool_counts import (
+    KEPT,
     PREFIX,
     SLOTS,
     PlainTasks,
@@ -37,6 +39,10 @@ Row = tuple[int, str | None, bool]
 """Slots, description, include_deferred."""
 COUNT_SECONDS = 5.0
 """Rows are compared every second; GPUs are counted for it when something has changed, and this often."""
+COUNT_SHARE, COUNT_QUICK = 0.05, 0.02
+"""Counting takes at most this share of the time, unless it takes no more than so many seconds."""
+MANY_GPUS = 4096
+"""Beyond, not every end of a job counts all GPUs."""
 
 
 @dataclass
@@ -74,11 +80,24 @@ class _Seen:
     rows: Mapping[str, Row] = field(default_factory=dict)
     plain: Mapping[str, PlainTasks] = field(default_factory=dict)
     counted_at: float = 0.0
+    count_took: float = 0.0
+    gpus: int = 0
     wrong: tuple[str, ...] = ()
 
     def held(self, pool: str) -> int:
         """What plain tasks hold of a pool."""
         return self.plain[pool].held if pool in self.plain else 0
+
+    @property
+    def rest(self) -> float:
+        """Seconds before counting again."""
+        return 0.0 if self.count_took <= COUNT_QUICK else min(COUNT_SECONDS, self.count_took / COUNT_SHARE)
+
+    def is_edited(self, rows: Mapping[str, Row]) -> bool:
+        """Whether a row looks as EMEP does not write it."""
+        return any(
+            pool not in rows or not rows[pool][2] or KEPT not in (rows[pool][1] or "") for pool in self.rows
+        )
 
 
 class Pools:
@@ -112,8 +131,14 @@ class Pools:
 
     # ---- writing the rows ----------------------------------------------------------------------------------
 
-    def settle(self, tx: Transaction) -> None:
-        """Write the rows as they must be after this transaction; the rows are locked."""
+    def settle(self, tx: Transaction, *, only_freed: bool = False) -> None:
+        """Write the rows as they must be after this transaction; the rows are locked.
+
+        Where counting is slow, GPUs that are free again are left to the next tick: until then the rows say
+        less than there is, never more.
+        """
+        if only_freed and self._seen.gpus > MANY_GPUS:
+            return
         tx.session.flush()
         counts = count_gpus(tx.session, tx.now - self._alive_for())
         rows = self._rows(tx.session, counts)
@@ -203,15 +228,20 @@ class Pools:
         clock = clock_row(session)[:2]
         pools = list(session.scalars(select(Node.pool).distinct()))
         rows, plain = self._rows(session, pools), read_plain_tasks(session, pools)
-        if (clock, rows) == (before.clock, before.rows) and now - before.counted_at < COUNT_SECONDS:
+        age = now - before.counted_at
+        is_same = (clock, rows) == (before.clock, before.rows)
+        if (is_same and age < COUNT_SECONDS) or (age < before.rest and not before.is_edited(rows)):
             return replace(before, plain=plain, wrong=())
+        started = time.perf_counter()
         counts = count_gpus(session, now - self._alive_for())
+        took = time.perf_counter() - started
         wrong = [
             pool
             for pool, count in counts.items()
             if rows.get(pool) != (self._slots(pool, count), count.description, True)
         ]
-        return _Seen(clock, rows, plain, now, tuple(sorted(wrong)))
+        gpus = sum(count.total for count in counts.values())
+        return _Seen(clock, rows, plain, now, took, gpus, tuple(sorted(wrong)))
 
     def _look_again(self, tx: Transaction, *, plan: bool, forget: bool) -> None:
         if plan:
