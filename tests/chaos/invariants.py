@@ -20,6 +20,8 @@ AT_REST = frozenset({"pending", "completed", "failed", "cancelled", "rejected", 
 BY_SOMEBODY = frozenset({"pending", "completed", "cancelled"})
 """Where a job of an engine that never fails by itself may be at the end."""
 REFUSED = frozenset({401, 403, 404, 409, 410})
+FOR_SILENCE = frozenset({"lease_expired", "node_lost", "start_deadline"})
+"""Reasons for which an allocation is lost because nothing was heard."""
 _ENDS = ("allocation_released", "allocation_lost")
 
 
@@ -340,6 +342,7 @@ def outages_cost_nothing(evidence: Evidence) -> list[Violation]:
             event
             for event in evidence.events
             if event.event == "allocation_lost"
+            and event.code in FOR_SILENCE
             and event.allocation in granted
             and outage.start <= event.time <= outage.end + CLOCK_SLACK
         ]

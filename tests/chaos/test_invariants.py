@@ -26,16 +26,15 @@ USAGE = UsageRow("merge", "default", "alice", 36.0)
 
 
 def event(number: int, time: float, name: str, epoch: int = 1, **fields: Any) -> AuditEvent:
-    data = fields.pop("data", {})
-    allocation = fields.pop("allocation", f"j1.{epoch}")
     return AuditEvent(
-        number, time, name, fields.pop("job", "j1"), allocation, epoch, fields.pop("node", None), data=data
+        number, time, name, **{"job": "j1", "allocation": f"j1.{epoch}", "epoch": epoch, **fields}
     )
 
 
 def end(number: int, time: float, name: str, epoch: int, held: float, confirmed: bool) -> AuditEvent:
     data = {"gpus": GPUS, "held_seconds": held, "confirmed": confirmed}
-    return event(number, time, name, epoch, data=data)
+    code = "lease_expired" if name == "allocation_lost" else "exit_0"
+    return event(number, time, name, epoch, code=code, data=data)
 
 
 def witness(kind: str, time: float, epoch: int, pid: int, gpu: int = 0, **fields: Any) -> WitnessLine:
@@ -226,6 +225,11 @@ def test_a_checkpoint_that_came_after_the_resume_does_not_count_against_it() -> 
     """A zombie's checkpoint, written after the new epoch's look, covers nothing for that epoch."""
     lines = (step("resume", 0, 2), step("checkpoint", 2, 1), step("step", 1, 2))
     assert INVARIANTS["no_finished_step_redone"](Evidence(steps=lines)) == []
+
+
+def test_what_is_cancelled_in_an_outage_is_not_lost_for_it() -> None:
+    cancelled = replace(with_event(3, code="cancelled"), outages=(Outage(11.6, 20.6),))
+    assert INVARIANTS["outages_cost_nothing"](cancelled) == []
 
 
 def test_ranks_have_step_logs_of_their_own() -> None:
