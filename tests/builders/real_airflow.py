@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +98,20 @@ class RealAirflow:
         assert self.stack.processes.wait(name, 30) is not None
 
     def start(self, name: str) -> None:
-        """Start a process of Airflow's that was killed; returns once Airflow calls it healthy."""
+        """Start a process of Airflow's that was killed; returns once Airflow has heard from it."""
+        began = datetime.now(UTC)
         self.stack.start_component(name)
         self.wait(lambda: self.api.not_ready() != "API server", 300)
         if name == "api-server":
             self.api.warm_up()
-        self.wait(lambda: not self.api.not_ready(), 300)
+        else:
+            self.wait(lambda: self._heard_from(name.replace("-", "_"), began), 300)
         self.down.discard(name)
+
+    def _heard_from(self, name: str, since: datetime) -> bool:
+        """Whether a process has sent a heartbeat after ``since``; its status believes older ones, too."""
+        last = self.call("GET", "/monitor/health")[name][f"latest_{name}_heartbeat"]
+        return last is not None and datetime.fromisoformat(last) > since
 
     def start_agent(self, name: str) -> None:
         """Start a node's agent; returns once the node is alive."""

@@ -25,11 +25,12 @@ def survivor(loop):
 @pytest.mark.parametrize("name", ["api-server", "scheduler"])
 def test_what_runs_does_not_notice_that_a_process_of_airflow_is_killed(loop, survivor, name):
     pids = {line["pid"] for line in survivor.lines}
-    short = loop.trigger(steps=2, step_seconds=0.5)
-    loop.wait(lambda: short.run.job_is("running", "completed"))
+    other = loop.trigger(held=True)
+    loop.wait(lambda: other.run.states().get("job") == "deferred" and other.is_at_its_last_step)
     loop.airflow.kill(name)
+    other.let_it_end()
     loop.airflow.start(name)
-    short.succeeded_in_one_try()
+    other.succeeded_in_one_try()
     assert survivor.run.job_is("running")
     assert survivor.run.job()["epoch"] == 1
     assert {line["pid"] for line in survivor.lines} == pids
@@ -59,17 +60,15 @@ def test_the_survivor_ends_once_in_its_first_try(loop, survivor):
     assert loop.held_by(survivor) == 0
 
 
-def test_a_worker_that_is_killed_beside_its_job_costs_a_try_and_no_step(loop):
+def test_a_task_s_process_that_is_killed_beside_its_job_costs_a_try_and_no_step(loop):
     work = loop.trigger("loop_in_worker", held=True)
     loop.wait(lambda: work.is_at_its_last_step)
     assert work.run.states()["job"] == "running"
-    # The worker that has children is the one with the task. An idle one waits at the executor's queue, whose
-    # lock it would take with it.
+    # The executor's workers are the scheduler's children, a task's process is the child of one.
     for worker in descendants(loop.airflow.stack.processes.pid("scheduler")):
-        if children := descendants(worker):
-            for pid in (worker, *children):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        for task in descendants(worker):
+            with suppress(ProcessLookupError):
+                os.kill(task, signal.SIGKILL)
     loop.wait(lambda: len(work.run.jobs()) == 2 and work.run.job_is("running"))
     work.let_it_end()
     assert work.run.ended() == "success", work.run.states()
