@@ -21,7 +21,7 @@ preemption: {grace_period: 30s}
 """
 """Times that a test can wait for; the machine may be busy, so the leases are not as short as can be."""
 AIRFLOW = {
-    # A scheduler that gets no CPU for half a minute takes itself for dead, and its tasks' tries away from them.
+    # A scheduler that gets no CPU for half a minute takes itself for dead, and its tasks' tries from them.
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "240",
     # A triggerer that was killed is missed after seconds.
     "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
