@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +55,12 @@ class Watch:
             self._seen, now = until, time.time()
             for (job_id,) in rows:
                 self.decided.setdefault(job_id, now)
+
+    def wait_for(self, jobs: Collection[str], patience: float) -> None:
+        """Wait until all of them are decided, or for so many seconds."""
+        deadline = time.time() + patience
+        while not set(jobs) <= self.decided.keys() and time.time() < deadline:
+            time.sleep(0.05)
 
     def stop(self) -> None:
         """End watching."""

@@ -1,14 +1,17 @@
 """Figures of the control plane: ``python -m tests.benchmarks.ledger.measure [NAME ..]``.
 
-Each runs on SQLite, and on PostgreSQL where ``EMEP_TEST_POSTGRES_URL`` names a database that may be emptied.
-Every figure stands beside its limit, with CPU seconds beside the clock's: on a busy machine only those compare.
-Nothing is asserted here.
+Each runs on SQLite, and on PostgreSQL where ``EMEP_TEST_POSTGRES_URL`` names a database that may be
+emptied. Every figure stands beside its limit, with CPU seconds beside the clock's: on a busy machine only
+those compare. Nothing is asserted here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,7 +24,7 @@ from sqlalchemy import Engine, make_url
 from tests.benchmarks.command import run_measures
 from tests.benchmarks.ledger.load import Calls, Cpu, Watch, at_rate, quantile
 from tests.benchmarks.ledger.seed import SECRET, make_engine, seed
-from tests.builders.emep_server import USERS, EmepServer
+from tests.builders.emep_server import AGENT_SECRET, USERS, EmepServer
 from tests.builders.ledger import make_settings
 
 from emep.ledger.database import Database
@@ -33,8 +36,13 @@ from emep.policy import default_policy
 POSTGRES_URL = os.environ.get("EMEP_TEST_POSTGRES_URL", "")
 SECONDS = float(os.environ.get("EMEP_BENCH_SECONDS", "20"))
 """How long each load lasts."""
+GPUS, ROUNDS = 4, 6
+"""Simulated GPUs of the agent, and jobs on each of them, one after the other."""
 POLICY = "health: {report_every: 1h}"
 """The seeded nodes have no agents, and are to stay alive without."""
+
+Loaded = tuple[Engine, str, list[str], Path]
+Served = tuple[Engine, EmepServer, Cpu, list[str]]
 
 
 def say(kind: str, name: str, value: float, unit: str, limit: float | None = None, note: str = "") -> None:
@@ -49,7 +57,9 @@ def databases() -> list[str]:
 
 
 @contextmanager
-def loaded(kind: str, nodes: int, pending: int, **load: float) -> Iterator[tuple[Engine, str, list[str], Path]]:
+def loaded(
+    kind: str, nodes: int, pending: int, **load: float
+) -> Iterator[tuple[Engine, str, list[str], Path]]:
     """A seeded database: engine, URL, allocations that run, and a folder for the server."""
     with tempfile.TemporaryDirectory(prefix="emep-bench-") as name:
         url = f"sqlite:///{name}/emep.db" if kind == "sqlite" else POSTGRES_URL
@@ -62,7 +72,9 @@ def loaded(kind: str, nodes: int, pending: int, **load: float) -> Iterator[tuple
 
 
 @contextmanager
-def served(kind: str, nodes: int, pending: int, **load: float) -> Iterator[tuple[Engine, EmepServer, Cpu, list[str]]]:
+def served(
+    kind: str, nodes: int, pending: int, **load: float
+) -> Iterator[tuple[Engine, EmepServer, Cpu, list[str]]]:
     """A seeded database with the API server's process on it."""
     with loaded(kind, nodes, pending, **load) as (engine, url, running, folder):
         server = EmepServer(folder, None if kind == "sqlite" else url, POLICY).start()
@@ -143,9 +155,7 @@ def _submit(kind: str, rate: float, what: str, pending: int) -> None:
                 nonlocal cpu
                 cpu = Cpu(cpu.pid, cpu.database)
                 took = await at_rate(rate, SECONDS, call)
-                deadline = time.time() + 20
-                while len(sent.keys() & watch.decided.keys()) < len(sent) and time.time() < deadline:
-                    await asyncio.sleep(0.05)
+                await asyncio.to_thread(watch.wait_for, sent.keys(), 20.0)
                 return took
 
         took = asyncio.run(work())
@@ -172,7 +182,7 @@ def heartbeats() -> None:
             answered: list[float] = []
 
             async def work() -> float:
-                async with Calls(server.url) as calls:  # noqa: B023
+                async with Calls(server.url) as calls:
 
                     async def call(number: int) -> None:
                         begin, place = time.perf_counter(), number % len(holders)  # noqa: B023
@@ -195,7 +205,95 @@ def heartbeats() -> None:
             say(kind, "heartbeat -> answer, p99", quantile(answered, 0.99) * 1000, "ms")
 
 
-MEASURES = {"cycle": cycle, "decisions": decisions, "sustained": sustained, "heartbeats": heartbeats}
+# ---- idle GPUs ---------------------------------------------------------------------------------------------
+
+
+def idle() -> None:
+    """How long a GPU of an agent's is idle in a full queue: from a job's end to the next one's start."""
+    for kind in databases():
+        with tempfile.TemporaryDirectory(prefix="emep-bench-") as name:
+            folder = Path(name)
+            url = f"sqlite:///{folder}/emep.db" if kind == "sqlite" else POSTGRES_URL
+            make_engine(url).dispose()
+            server = EmepServer(folder, None if kind == "sqlite" else url).start()
+            agent = _start_agent(server, folder)
+            try:
+                asyncio.run(_keep_busy(server, folder))
+                gaps = _gaps(folder / "witness")
+            finally:
+                agent.terminate()
+                agent.wait(30)
+                server.stop()
+        note = f"{len(gaps)} gaps; starting two bare interpreters takes {_start_of_two():.2f} s of it here"
+        say(kind, "GPU idle between two jobs, median", quantile(gaps, 0.5), "s", 1.0, note)
+        say(kind, "GPU idle between two jobs, p95", quantile(gaps, 0.95), "s", 1.0)
+
+
+def _start_of_two() -> float:
+    """Seconds that this machine takes now for what no agent can spare: a wrapper, and the work itself."""
+    begin = time.perf_counter()
+    for _ in range(2):
+        subprocess.run([sys.executable, "-I", "-S", "-c", "pass"], check=True)
+    return time.perf_counter() - begin
+
+
+def _start_agent(server: EmepServer, folder: Path) -> subprocess.Popen[bytes]:
+    engine = f"{sys.executable} -I -S {Path(__file__).with_name('short_work.py')}"
+    options = {
+        "--api-url": server.url,
+        "--name": "n0",
+        "--simulate": str(GPUS),
+        "--state-dir": str(folder / "agent"),
+        "--engine-command": engine,
+    }
+    command = [
+        str(Path(sys.executable).with_name("emep")),
+        "agent",
+        *(word for pair in options.items() for word in pair),
+    ]
+    with (folder / "agent.log").open("wb") as output:
+        environment = {**os.environ, "EMEP_AGENT_TOKEN": AGENT_SECRET}
+        return subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+
+
+async def _keep_busy(server: EmepServer, folder: Path) -> None:
+    """Submit jobs of one GPU for several rounds, and wait for the last."""
+    witness = folder / "witness"
+    witness.mkdir()
+    async with Calls(server.url) as calls:
+        await calls.log_in("admin", USERS["admin"])
+        for _ in range(GPUS * ROUNDS):
+            given = {"seconds": 0.5, "witness": str(witness)}
+            await calls.post(
+                "/jobs", {"cpu": 0.1, "gpu_count": 1, "spec": {"engine": "merge", "input": given}}
+            )
+        deadline = time.time() + 180
+        while len(list(witness.iterdir())) < GPUS * ROUNDS:
+            if time.time() > deadline:
+                raise RuntimeError(f"the jobs do not end:\n{(folder / 'agent.log').read_text()[-2000:]}")
+            await asyncio.sleep(0.2)
+
+
+def _gaps(witness: Path) -> list[float]:
+    """Seconds from each run's end to the begin of the next on the same GPU."""
+    runs: dict[str, list[tuple[float, float]]] = {}
+    for path in witness.iterdir():
+        run = json.loads(path.read_text())
+        runs.setdefault(run["gpus"], []).append((run["begin"], run["end"]))
+    return [
+        after[0] - before[1]
+        for of_gpu in runs.values()
+        for before, after in itertools.pairwise(sorted(of_gpu))
+    ]
+
+
+MEASURES = {
+    "cycle": cycle,
+    "decisions": decisions,
+    "sustained": sustained,
+    "heartbeats": heartbeats,
+    "idle": idle,
+}
 
 
 def main() -> int:

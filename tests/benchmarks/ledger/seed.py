@@ -45,9 +45,7 @@ def seed(engine: Engine, nodes: int, pending: int, *, busy: float = 0.9, project
         jobs.append(_job(allocation.job, job_id, now - 7200, **values))
         token = lease_token(SECRET, name, 1)
         running.append(_allocation(allocation, name, job_id, now + allocation.start_time, token))
-        held += [
-            {"node": gpu.node, "gpu_index": gpu.index, "allocation_id": name} for gpu in allocation.gpus
-        ]
+        held += [{"node": gpu.node, "gpu_index": gpu.index, "allocation_id": name} for gpu in allocation.gpus]
         places += [
             {"allocation_id": name, "node": node, "node_rank": rank, "started": True}
             for rank, node in enumerate(allocation.nodes)
