@@ -22,6 +22,7 @@ from emep.runtime.kubernetes.client import (
 from emep.runtime.kubernetes.manifest import PodPlan
 from emep.runtime.kubernetes.status import EXIT_BAD_INPUT, EXIT_KILLED, Phase, PodState
 from emep.triggers.job import JobTrigger
+from emep.triggers.pod_clear import LOG_SECONDS, clear_all, clear_older, confirm_departed
 from emep.triggers.pod_run import CannotStartError, PodRun
 
 if TYPE_CHECKING:
@@ -29,11 +30,6 @@ if TYPE_CHECKING:
     from emep.triggers.hub import Hub, Subscription
     from emep.triggers.pod_hub import PodHub
 
-OVER_GRACE = 5.0
-"""Seconds for a pod whose lease is over: nothing that it still does counts."""
-LEAVE_SECONDS = 40.0
-"""How long the end of a task waits for the end of its pods."""
-LOG_SECONDS = 15.0
 RETRY_SECONDS = 5.0
 
 
@@ -85,8 +81,8 @@ class PodTrigger(JobTrigger):
             await self._refuse_all(hub, job, error)
             return
         try:
-            await self._look_back(hub, job)
-            blocked = await self._clear_older(job)
+            await self._look_back(job)
+            blocked = await clear_older(self._pods, self._plan, self._runs, job)
             if job.state.value in ("starting", "running", "yielding"):
                 await self._tend(hub, job, blocked)
         except CannotStartError as error:
@@ -184,7 +180,7 @@ class PodTrigger(JobTrigger):
                 result = {"return_value": status.result_of(state.message)}
             except ValueError as error:
                 code, words = EXIT_BAD_INPUT, f"pod {run.name}: {error}"
-        await run.log_shipped(LOG_SECONDS)
+        # At once: the GPUs are free, the rest of the log can still come.
         await run.complete(code, words or (f"pod {run.name} exited with {code}" if code else ""), result)
 
     async def _vanished(self, hub: Hub, job: JobView, run: PodRun) -> None:
@@ -221,41 +217,11 @@ class PodTrigger(JobTrigger):
 
     # ---- what must not run any more ------------------------------------------------------------------------
 
-    async def _clear_older(self, job: JobView) -> bool:
-        """Delete pods of leases that are over.
-
-        True while one of them may still run on a node that is alive: the next epoch's pod waits for its end.
-        """
-        assert self._pods is not None  # noqa: S101
-        live = job.epoch if job.state.value in ("starting", "running", "yielding") else -1
-        blocked = False
-        for pod in self._pods.of_job(self.job_id):
-            epoch = status.identity(pod)[2]
-            if epoch == live:
-                continue
-            run, name = self._runs.get(epoch), pod["metadata"]["name"]
-            state = status.read(pod, self._plan.base_container)
-            if state.phase in (Phase.FINISHED, Phase.LOST) and run is not None:
-                await run.log_shipped(LOG_SECONDS)
-            if not pod["metadata"].get("deletionTimestamp"):
-                client = await self._pods.client()
-                await client.delete(f"{self._pods.path}/{name}", OVER_GRACE, pod["metadata"]["uid"])
-            ended = state.phase in (Phase.FINISHED, Phase.LOST)
-            blocked = blocked or not (ended or self._pods.node_trouble(pod))
-        return blocked
-
-    async def _look_back(self, hub: Hub, job: JobView) -> None:
-        """Once: confirm allocations of this job whose pods left while nobody watched."""
-        from emep.triggers.pod_sweep import confirm_gone
-
-        if self._looked_back or self._pods is None:
-            return
-        if job.epoch > 1 or job.state.value == "pending":
-            here = {status.identity(pod)[1] for pod in self._pods.of_job(self.job_id)}
-            for left in (await (await hub.client()).leaving()).items:
-                if left["job_id"] == self.job_id and left["id"] not in here:
-                    await confirm_gone(hub, left["id"])
-        self._looked_back = True
+    async def _look_back(self, job: JobView) -> None:
+        """Once: what left while nobody watched."""
+        if not self._looked_back and self._pods is not None:
+            await confirm_departed(self._pods, job)
+            self._looked_back = True
 
     async def _refuse_all(self, hub: Hub, job: JobView, error: Exception) -> None:
         """The cluster cannot be used at all: nothing of this job can be there, so the job ends with that."""
@@ -309,38 +275,11 @@ class PodTrigger(JobTrigger):
             await run.log_shipped(LOG_SECONDS)
         await super()._last_lines(hub, job)
         try:
-            await self._clear_all(hub, job)
+            if self._pods is not None:
+                await clear_all(self._pods, self._plan, job)
         except Exception as error:
             # The hub's sweep and the pod's own deadline are behind this; the task's end does not hang on it.
             self.log.warning("Pods of job %s are not cleared away yet: %s", self.job_id, error)
-
-    async def _clear_all(self, hub: Hub, job: JobView) -> None:
-        from emep.triggers.pod_sweep import confirm_gone, is_active
-
-        assert self._pods is not None  # noqa: S101
-        client = await self._pods.client()
-        until = time.monotonic() + LEAVE_SECONDS
-        done = False
-        while time.monotonic() < until and not done:
-            pods = self._pods.of_job(self.job_id)
-            active = [pod for pod in pods if is_active(pod, self._plan.base_container)]
-            for pod in pods:
-                keep = pod not in active and not self._deletes(job)
-                if not keep and not pod["metadata"].get("deletionTimestamp"):
-                    uid = pod["metadata"]["uid"]
-                    await client.delete(f"{self._pods.path}/{pod['metadata']['name']}", OVER_GRACE, uid)
-            done = not any(not self._pods.node_trouble(pod) for pod in active)
-            if not done:
-                await asyncio.sleep(0.2)
-        if done and job.allocation_id is not None and job.state.value not in ("completed", "failed"):
-            here = {status.identity(pod)[1] for pod in self._pods.of_job(self.job_id)}
-            if job.allocation_id not in here:
-                await confirm_gone(hub, job.allocation_id)
-
-    def _deletes(self, job: JobView) -> bool:
-        """Whether finished pods are deleted, by the operator's ``on_finish_action``."""
-        keep = self._plan.keep
-        return keep == "delete_pod" or (keep == "delete_succeeded_pod" and job.state.value == "completed")
 
     async def on_kill(self) -> None:
         """A person has ended the task: cancel the job, end its pods, give the GPUs back, within 30 s."""

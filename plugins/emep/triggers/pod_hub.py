@@ -20,7 +20,8 @@ from weakref import WeakKeyDictionary
 
 from emep.runtime.kubernetes import status
 from emep.runtime.kubernetes.client import Cluster, KubeClient, KubeError, KubeUnreachableError, open_client
-from emep.runtime.kubernetes.manifest import ALLOCATION, JOB
+from emep.runtime.kubernetes.manifest import JOB
+from emep.triggers.pod_store import PodStore
 from emep.triggers.pod_sweep import NodeReports, confirm_gone, sweep
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ log = logging.getLogger(__name__)
 WATCH_SECONDS = 240.0
 SWEEP_SECONDS = 60.0
 MAX_BACKOFF = 10.0
-DEPARTED = 2000
-"""How many pods that have left are remembered with their last status."""
 
 
 class PodHub:
@@ -44,8 +43,7 @@ class PodHub:
 
     def __init__(self, cluster: Cluster, namespace: str, ledger: Hub) -> None:
         self.cluster, self.namespace, self.ledger = cluster, namespace, ledger
-        self.pods: dict[str, dict[str, Any]] = {}
-        self.departed: dict[str, dict[str, Any]] = {}
+        self.store = PodStore()
         self.seen_at = 0.0
         """When the watch last heard of the cluster (monotonic)."""
         self._client: KubeClient | None = None
@@ -119,19 +117,9 @@ class PodHub:
                 self._client = await open_client(self.cluster)
             return self._client
 
-    def of_job(self, job_id: str) -> list[dict[str, Any]]:
-        """Pods of a job that are there, of whatever epoch."""
-        return [pod for pod in self.pods.values() if status.identity(pod)[0] == job_id]
-
     def node_trouble(self, pod: dict[str, Any]) -> str:
         """Why the node of a pod is not ready; empty where it is, or nobody knows."""
         return self._nodes.trouble(str((pod.get("spec") or {}).get("nodeName") or ""))
-
-    def put(self, pod: dict[str, Any]) -> None:
-        """A pod that was created or read just now."""
-        known = self.pods.get(pod["metadata"]["name"])
-        if known is None or known["metadata"]["uid"] != pod["metadata"]["uid"]:
-            self.pods[pod["metadata"]["name"]] = pod
 
     @property
     def path(self) -> str:
@@ -222,27 +210,21 @@ class PodHub:
                 wake()
 
     def _pods_listed(self, pods: list[dict[str, Any]]) -> None:
-        before = self.pods
-        self.pods = {pod["metadata"]["name"]: pod for pod in pods}
-        for name, pod in before.items():
-            if name not in self.pods:
-                self._departs(pod)
+        for pod in self.store.replace(pods):
+            self._departs(pod)
         self._wake()
 
     def _pod_event(self, kind: str, pod: dict[str, Any]) -> None:
         if kind == "DELETED":
-            self.pods.pop(pod["metadata"]["name"], None)
+            self.store.remove(pod)
             self._departs(pod)
         else:
-            self.pods[pod["metadata"]["name"]] = pod
+            self.store.put(pod)
         self._wake(status.identity(pod)[0])
 
     def _departs(self, pod: dict[str, Any]) -> None:
-        """A pod is gone: remember how it ended, and let its GPUs be offered again."""
-        while len(self.departed) >= DEPARTED:
-            self.departed.pop(next(iter(self.departed)))
-        self.departed[pod["metadata"]["name"]] = pod
-        allocation = (pod["metadata"].get("labels") or {}).get(ALLOCATION)
+        """A pod is gone: let its GPUs be offered again."""
+        allocation = status.identity(pod)[1]
         if allocation:
             self._spawn(confirm_gone(self.ledger, allocation))
 

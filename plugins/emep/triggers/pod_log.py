@@ -64,6 +64,11 @@ class PodLog:
             pause = min(5.0, pause * 2)
         await self._send(self._lines.finish(), final=True)
 
+    async def close(self) -> None:
+        """Nothing of it is wanted: say at once that nothing comes."""
+        await self._resume()
+        await self._send(b"", final=True)
+
     async def _resume(self) -> None:
         """How much the ledger has already."""
         from emep.client import EmepError, calls

@@ -69,12 +69,12 @@ class PodRun:
     @property
     def pod(self) -> dict[str, Any] | None:
         """The pod as it is, or as it was when it left; None where there was none."""
-        return self._pods.pods.get(self.name) or self._pods.departed.get(self.name)
+        return self._pods.store.pods.get(self.name) or self._pods.store.departed.get(self.name)
 
     @property
     def is_there(self) -> bool:
         """Whether the pod object exists."""
-        return self.name in self._pods.pods
+        return self.name in self._pods.store.pods
 
     @property
     def state(self) -> PodState | None:
@@ -121,7 +121,7 @@ class PodRun:
             log.warning("pod %s cannot be created now: %s", self.name, error)
             return False
         self.created_at = self.created_at or time.monotonic()
-        self._pods.put(made)
+        self._pods.store.add(made)
         await self._asker.lease(self.allocation_id, started=True)
         return True
 
@@ -156,7 +156,7 @@ class PodRun:
     async def exists(self) -> bool:
         """Ask the cluster itself whether the pod is there."""
         try:
-            self._pods.put(await (await self._pods.client()).get(f"{self._pods.path}/{self.name}"))
+            self._pods.store.add(await (await self._pods.client()).get(f"{self._pods.path}/{self.name}"))
         except KubeError as error:
             if error.status != 404:
                 raise
@@ -170,7 +170,7 @@ class PodRun:
         state = self.state
         if state is None or state.phase not in (Phase.RUNNING, Phase.FINISHED):
             return
-        if self._shipping is None and self.plan.get_logs:
+        if self._shipping is None or _has_failed(self._shipping):
             shipper = PodLog(
                 self._pods,
                 self.name,
@@ -179,8 +179,10 @@ class PodRun:
                 self.allocation_id,
                 lambda: self.state if self.is_there else None,
             )
-            self._shipping = asyncio.create_task(shipper.ship(), context=contextvars.Context())
-        if self._renewing is None and not self.plan.supervised and state.phase is Phase.RUNNING:
+            work = shipper.ship() if self.plan.get_logs else shipper.close()
+            self._shipping = asyncio.create_task(work, context=contextvars.Context())
+        wanted = not self.plan.supervised and state.phase is Phase.RUNNING
+        if wanted and (self._renewing is None or self._renewing.done()):
             self._renewing = asyncio.create_task(self._renew(), context=contextvars.Context())
 
     async def _renew(self) -> None:
@@ -258,6 +260,10 @@ class PodRun:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _has_failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
 
 
 async def _unless_there(creation: Any) -> dict[str, Any] | None:

@@ -91,7 +91,7 @@ async def confirm_gone(ledger: Hub, allocation_id: str) -> None:
 async def sweep(hub: PodHub, followed: set[str]) -> None:
     """Delete pods whose lease is over and that no trigger here looks after."""
     client = await hub.client()
-    for name, pod in list(hub.pods.items()):
+    for name, pod in list(hub.store.pods.items()):
         job_id, allocation_id, _ = status.identity(pod)
         if job_id in followed or pod["metadata"].get("deletionTimestamp"):
             continue

@@ -1,0 +1,87 @@
+"""What must not run any more: pods of earlier epochs, and all pods of a job that has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from emep.runtime.kubernetes import status
+from emep.runtime.kubernetes.manifest import PodPlan
+from emep.runtime.kubernetes.status import Phase
+from emep.triggers.pod_run import PodRun
+from emep.triggers.pod_sweep import confirm_gone, is_active
+
+if TYPE_CHECKING:
+    from emep.api.schemas import JobView
+    from emep.triggers.pod_hub import PodHub
+
+OVER_GRACE = 5.0
+"""Seconds for a pod whose lease is over: nothing that it still does counts."""
+LEAVE_SECONDS = 40.0
+"""How long the end of a task waits for the end of its pods."""
+OWN_END_SECONDS = 3.0
+"""A pod whose work has reported its end is given as long to end by itself."""
+LOG_SECONDS = 15.0
+"""For the rest of a pod's log, before the pod is deleted."""
+LIVE = ("starting", "running", "yielding")
+
+
+async def clear_older(pods: PodHub, plan: PodPlan, runs: Mapping[int, PodRun], job: JobView) -> bool:
+    """Delete pods of leases that are over.
+
+    True while one of them may still run on a node that is alive: the next epoch's pod waits for its end.
+    """
+    live = job.epoch if job.state.value in LIVE else -1
+    blocked = False
+    for pod in pods.store.of_job(job.id):
+        epoch = status.identity(pod)[2]
+        if epoch == live:
+            continue
+        state, run = status.read(pod, plan.base_container), runs.get(epoch)
+        ended = state.phase in (Phase.FINISHED, Phase.LOST)
+        if ended and run is not None:
+            await run.log_shipped(LOG_SECONDS)
+        await _delete(pods, pod)
+        blocked = blocked or not (ended or pods.node_trouble(pod))
+    return blocked
+
+
+async def clear_all(pods: PodHub, plan: PodPlan, job: JobView) -> None:
+    """Delete the pods of a job that has ended, and wait until nothing of them runs.
+
+    Finished ones stay where the operator's ``on_finish_action`` says so.
+    """
+    keep = plan.keep
+    deletes = keep == "delete_pod" or (keep == "delete_succeeded_pod" and job.state.value == "completed")
+    reported = job.state.value in ("completed", "failed", "dead")
+    began = time.monotonic()
+    while time.monotonic() - began < LEAVE_SECONDS:
+        here = pods.store.of_job(job.id)
+        active = [pod for pod in here if is_active(pod, plan.base_container)]
+        patient = reported and time.monotonic() - began < OWN_END_SECONDS
+        for pod in here:
+            if (pod in active and not patient) or (pod not in active and deletes):
+                await _delete(pods, pod)
+        if not any(not pods.node_trouble(pod) for pod in active):
+            break
+        await asyncio.sleep(0.2)
+    await confirm_departed(pods, job)
+
+
+async def confirm_departed(pods: PodHub, job: JobView) -> None:
+    """Confirm allocations of the job that are over and whose pods have left, watched or not."""
+    if job.epoch == 0:
+        return
+    here = {status.identity(pod)[1] for pod in pods.store.of_job(job.id)}
+    for left in (await (await pods.ledger.client()).leaving()).items:
+        if left["job_id"] == job.id and left["id"] not in here:
+            await confirm_gone(pods.ledger, left["id"])
+
+
+async def _delete(pods: PodHub, pod: dict[str, Any]) -> None:
+    metadata = pod["metadata"]
+    if not metadata.get("deletionTimestamp"):
+        client = await pods.client()
+        await client.delete(f"{pods.path}/{metadata['name']}", OVER_GRACE, metadata["uid"])
