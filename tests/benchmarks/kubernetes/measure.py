@@ -38,9 +38,8 @@ def say(name: str, values: list[float], limit: str) -> None:
     """Median and spread of a figure beside its limit."""
     low, middle, high = min(values), statistics.median(values), max(values)
     load = os.getloadavg()[0]
-    print(
-        f"{name:34} median {middle:6.2f} s  ({low:.2f} to {high:.2f}, n={len(values)})  {limit}; load {load:.1f}"
-    )
+    spread = f"{low:.2f} to {high:.2f}, n={len(values)}"
+    print(f"{name:34} median {middle:6.2f} s  ({spread})  {limit}; load {load:.1f}", flush=True)
 
 
 def times(log: str) -> dict[str, float]:
