@@ -166,6 +166,7 @@ class Gpu(Base):
     """A GPU of a node, and what its agent last said of it."""
 
     __tablename__ = "emep_gpu"
+    __table_args__ = (Index(None, "held_for"),)
 
     node: Mapped[str] = mapped_column(ForeignKey("emep_node.name", ondelete="CASCADE"), primary_key=True)
     gpu_index: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
@@ -191,7 +192,11 @@ class Allocation(Base):
     """GPUs held by one job under a lease, in one epoch; kept when it is over."""
 
     __tablename__ = "emep_allocation"
-    __table_args__ = (UniqueConstraint("job_id", "epoch"), Index(None, "state", "deadline"))
+    __table_args__ = (
+        UniqueConstraint("job_id", "epoch"),
+        Index(None, "state", "deadline"),
+        Index(None, "held_for"),
+    )
 
     id: Mapped[str] = mapped_column(String(ID), primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("emep_job.id"))

@@ -137,15 +137,7 @@ def _submit(kind: str, rate: float, what: str, pending: int) -> None:
 
                 async def call(number: int) -> None:
                     begin = time.time()
-                    body = {
-                        "project": f"p{number % 40:03d}",
-                        "user": f"u{number % 5}",
-                        "gpu_count": (1, 1, 2, 4, 8)[number % 5],
-                        "max_duration": 3600 + number % 100,
-                        "idempotency_key": f"bench-{number}",
-                        "spec": {"engine": "merge", "input": {}},
-                    }
-                    view = await calls.post("/jobs", body)
+                    view = await calls.post("/jobs", _request(number))
                     answered.append(time.time() - begin)
                     sent[view["id"]] = begin
 
@@ -168,6 +160,41 @@ def _submit(kind: str, rate: float, what: str, pending: int) -> None:
         say(kind, f"submit -> answer at {rate:g}/s, p99", quantile(answered, 0.99) * 1000, "ms")
         say(kind, f"submit -> decision at {rate:g}/s, p50", quantile(waits, 0.5) * 1000, "ms")
         say(kind, f"submit -> decision at {rate:g}/s, p99", quantile(waits, 0.99) * 1000, "ms", 100.0, share)
+
+
+def _request(number: int) -> dict[str, object]:
+    return {
+        "project": f"p{number % 40:03d}",
+        "user": f"u{number % 5}",
+        "gpu_count": (1, 1, 2, 4, 8)[number % 5],
+        "max_duration": 3600 + number % 100,
+        "idempotency_key": f"bench-{number}",
+        "spec": {"engine": "merge", "input": {}},
+    }
+
+
+def batches() -> None:
+    """500 jobs a second in batches of 100."""
+    size, rate = 100, 500
+    for kind in databases():
+        with served(kind, 64, 2000, busy=1.0, projects=40) as (_, server, cpu, _):
+            taken: list[int] = []
+
+            async def work(url: str) -> float:
+                async with Calls(url) as calls:
+                    await calls.log_in("admin", USERS["admin"])
+
+                    async def call(number: int) -> None:
+                        jobs = [_request(number * size + place) for place in range(size)]
+                        answer = await calls.post("/jobs:batch", {"jobs": jobs})
+                        taken.append(answer["created"])  # noqa: B023
+
+                    return await at_rate(rate / size, SECONDS, call)
+
+            took = asyncio.run(work(server.url))
+            used = cpu.used()
+            note = f"server {used[0] / took:.2f} + database {used[1] / took:.2f} cores, logging in included"
+            say(kind, f"jobs a second by batches of {size}", sum(taken) / took, "/s", rate, note)
 
 
 # ---- heartbeats --------------------------------------------------------------------------------------------
@@ -291,6 +318,7 @@ MEASURES = {
     "cycle": cycle,
     "decisions": decisions,
     "sustained": sustained,
+    "batches": batches,
     "heartbeats": heartbeats,
     "idle": idle,
 }

@@ -70,9 +70,16 @@ def upgrade() -> None:
         batch_op.alter_column(
             "drain_reason", existing_type=sa.Text(), existing_nullable=False, server_default=None
         )
+    # Promises are looked for at each plan, and forgotten by the job that they were made to.
+    for table in ("emep_gpu", "emep_allocation"):
+        with op.batch_alter_table(table, schema=None) as batch_op:
+            batch_op.create_index(batch_op.f(f"idx_{table}_held_for"), ["held_for"], unique=False)
 
 
 def downgrade() -> None:
+    for table in ("emep_allocation", "emep_gpu"):
+        with op.batch_alter_table(table, schema=None) as batch_op:
+            batch_op.drop_index(batch_op.f(f"idx_{table}_held_for"))
     with op.batch_alter_table("emep_gpu", schema=None) as batch_op:
         batch_op.drop_column("drain_reason")
     with op.batch_alter_table("emep_node", schema=None) as batch_op:
