@@ -46,7 +46,7 @@ def test_the_run_was_a_bad_day(run) -> None:
     assert report["outages"]
     assert report["requeues"] > 0
     assert report["epochs"] > sum(report["jobs"].values())
-    assert report["jobs"]["completed"] > 5
+    assert report["jobs"]["completed"] > 3
     assert report["lost_work"]["steps_done_again"] > 0
     assert sum(report["probes"].values()) > 0
     assert report["gpu_presences"] > KILLS
