@@ -28,6 +28,8 @@ _WEIGHTS = {"agent": 3, "supervisor": 3, "engine": 4, "wrapper": 1, "worker": 3}
 """How often each kind of process is killed, in proportion."""
 _DAEMON_SHARE = 0.5
 """Of the kills at which a daemon may be killed."""
+_PATIENCE = 300.0
+"""Seconds that an outage waits for work that it could hurt."""
 _LONGEST_WAIT = 8
 """Kills that are left out in a row to wait for a kind that is not there."""
 _TURN = 0.5
@@ -192,6 +194,12 @@ class Harness:
     def _runs_something(self) -> bool:
         return any(process.kind == "engine" for process in find(self.settings.folder))
 
+    def _works_right_now(self) -> bool:
+        """Whether an engine that lives has written a line within the last two seconds."""
+        files = (self.settings.folder / "witness").glob("*.jsonl")
+        newest = max((file.stat().st_mtime for file in files), default=0.0)
+        return time.time() - newest < 2.0 and self._runs_something()
+
     def _kill_something(self) -> None:
         """One SIGKILL; daemons only where they have run long enough, of the others whose turn it is."""
         ripe = [
@@ -254,7 +262,10 @@ class Harness:
         """Take the API away while jobs run; nothing else is killed meanwhile."""
         self._thaw(now=True)
         self._until(workload, time.monotonic() + _QUIET)
-        self._until(workload, time.monotonic() + 60, self._runs_something)
+        self._until(workload, time.monotonic() + _PATIENCE, self._works_right_now)
+        if not self._works_right_now():
+            self.counted["outages left out, as nothing ran"] += 1
+            return
         self.say(f"the control plane is away for {self.settings.outage:g} s")
         start = time.time()
         servers = [self.services.all[name] for name in self.plane.servers]
