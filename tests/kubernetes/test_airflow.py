@@ -28,7 +28,7 @@ with DAG("pods", schedule=None, default_args={{"pool": "emep", "retries": 2}}):
     NVLinkKubernetesPodOperator(
         task_id="pod", image="{image}", namespace="{namespace}", hostnetwork=True, gpu_count=2,
         nvlink_required=True, do_xcom_push=True, cmds=["sh", "-c"],
-        arguments=[LINES + "echo '{{{{\\"lines\\": {seconds}}}}}' > /airflow/xcom/return.json"],
+        arguments=[LINES + "echo '{{\\"lines\\": {seconds}}}' > /airflow/xcom/return.json"],
     )
 """
 SECONDS = 45
