@@ -6,6 +6,7 @@ Exits 0 where all held, 1 with the offending events where one is broken, 2 for w
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import shutil
@@ -16,7 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="emep-chaos-home-"))
+if "AIRFLOW_HOME" not in os.environ:
+    # Before anything imports Airflow, which makes files in it.
+    os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="emep-chaos-home-")
+    atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 
 from tests.chaos.harness import Harness, Plane
 from tests.chaos.invariants import check_all
