@@ -72,6 +72,7 @@ class PodBench:
 
     def __init__(self, server: EmepServer, kubectl: Kubectl, nodes: list[str]) -> None:
         self.server, self.kubectl, self.nodes = server, kubectl, nodes
+        self.submitted: list[str] = []
         self.user = EmepClient(client_settings(server.url, username="admin", password=USERS["admin"]))
 
     @property
@@ -82,7 +83,9 @@ class PodBench:
     def submit(self, **fields: Any) -> str:
         """A pod's job."""
         fields.setdefault("gpu_count", 1)
-        return self.user.submit_job(JobRequest(runtime="kubernetes", **fields)).id
+        job_id = self.user.submit_job(JobRequest(runtime="kubernetes", **fields)).id
+        self.submitted.append(job_id)
+        return job_id
 
     def plan(self, command: str | None = None, **fields: Any) -> PodPlan:
         """A pod that runs a shell command."""

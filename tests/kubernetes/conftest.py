@@ -29,7 +29,8 @@ def bench(module_bench: PodBench, cluster: Target, monkeypatch: pytest.MonkeyPat
     connect(monkeypatch, "kubernetes_default", kube_config_path=str(cluster.emep_kubeconfig))
     yield module_bench
     for pod in module_bench.kubectl.pods():
-        module_bench.kubectl.delete(pod.metadata.name, 0)
+        if pod.metadata.labels["emep/job"] in module_bench.submitted:
+            module_bench.kubectl.delete(pod.metadata.name, 0)
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, conn_id: str, **extra: object) -> None:
