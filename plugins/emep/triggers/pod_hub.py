@@ -252,4 +252,9 @@ class PodHub:
 
 
 def _import_heavy_modules() -> None:
-    import emep.api.schemas  # noqa: F401
+    from importlib import import_module
+
+    # Seconds of imports, which would hold up every other trigger.
+    for name in ("hooks.kubernetes", "kube_client"):
+        import_module(f"airflow.providers.cncf.kubernetes.{name}")
+    import_module("emep.api.schemas")
