@@ -8,6 +8,7 @@ and the one that reads a DAG's id looks for it in the path only.
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from emep.exceptions import ForbiddenError, NotAuthenticatedError
 from emep.ledger.ids import AGENT_PREFIX, LEASE_PREFIX, same_secret
 
 WRITE: Literal["PUT"] = "PUT"
+_ALLOCATION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,9 @@ async def _lease(request: Request, token: str) -> Caller:
     allocation_id = request.path_params.get("allocation_id")
     if allocation_id is None:
         raise ForbiddenError("a lease token opens the routes of its own allocation only")
+    if not _ALLOCATION_ID.fullmatch(allocation_id):
+        # Parameters are judged after credentials: what no database can look up must not get there.
+        raise NotAuthenticatedError("this lease token is not valid for this allocation")
     ledger = get_runtime(request).ledger
     if not ledger.knows_lease(allocation_id, token):
         await run_in_threadpool(ledger.check_lease, allocation_id, token)

@@ -13,11 +13,17 @@ from emep.scheduling.model import Waiting
 
 def explain(job: JobView, planner: Planner, policy: Policy) -> Explanation:
     """The explanation of one job, out of a plan over the ledger as it is now."""
+    reasons: list[ReasonView] = []
     if job.state is JobState.PENDING:
         _, plan = planner.think()
         for waiting in plan.waiting:
             if waiting.job_id == job.id:
                 return _waiting(job, waiting)
+        reasons = [
+            ReasonView(code=one.code.value, text=f"cannot run any more: {one.message}")
+            for one in plan.rejections
+            if one.job_id == job.id
+        ]
     try:
         value = policy.class_value(job.priority)
     except KeyError:
@@ -29,14 +35,14 @@ def explain(job: JobView, planner: Planner, policy: Policy) -> Explanation:
         experiment_id=job.experiment_id,
         job_type=job.job_type,
         position=None,
-        reasons=[],
+        reasons=reasons,
         class_value=value,
         deficit=0.0,
         score=0.0,
         order_key=[],
         estimated_start=job.started_at,
         estimate_text="",
-        sentence=_ended_or_running(job),
+        sentence=f"Job {job.id} waits: {reasons[0].text}." if reasons else _ended_or_running(job),
     )
 
 

@@ -22,7 +22,7 @@ from emep.ledger.service import LedgerService
 from emep.ledger.snapshot import takes_work
 from emep.ledger.states import AllocationEvent, AllocationState, JobEvent, YieldCause
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node
-from emep.scheduling.model import GpuId, GpuState, Hold, Plan, Preempt, Reason, Start
+from emep.scheduling.model import GpuId, GpuState, Hold, Plan, Preempt, Reason, Reject, Start
 
 log = logging.getLogger(__name__)
 MAX_CODES = 250
@@ -213,10 +213,20 @@ class Effects:
 
     @staticmethod
     def note_reasons(
-        tx: Transaction, known: Mapping[str, str], said: Mapping[str, tuple[Reason, ...]]
+        tx: Transaction,
+        known: Mapping[str, str],
+        said: Mapping[str, tuple[Reason, ...]],
+        rejected: Collection[Reject] = (),
     ) -> None:
-        """Write down what blocks a job where that has changed in kind; the numbers are for ``explain``."""
+        """Write down what blocks a job where that has changed in kind; the numbers are for ``explain``.
+
+        ``rejected``: waiting jobs that cannot run any more, since the policy or the nodes have changed; they
+        wait for that to change again.
+        """
         texts: dict[str, tuple[str, str]] = {}
+        for one in rejected:
+            if known.get(one.job_id, "") != one.code.value:
+                texts[one.job_id] = (one.code.value, f"cannot run any more: {one.message}")
         for job_id, reasons in said.items():
             codes = ",".join(sorted({reason.code.value for reason in reasons}))[:MAX_CODES]
             if known.get(job_id, "") != codes:

@@ -14,9 +14,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import func, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import func, or_, select, update
+from sqlalchemy.exc import IntegrityError, OperationalError
 
+from emep.exceptions import UnavailableError
 from emep.ledger.database import Transaction
 from emep.ledger.effects import Effects
 from emep.ledger.mirror import Mirror
@@ -95,7 +96,15 @@ class Planner:
         def work(tx: Transaction) -> int | None:
             taken = tx.session.execute(
                 update(Lock)
-                .where(Lock.name == LOCK_NAME, (Lock.expires_at < tx.now) | (Lock.holder == self.holder))
+                .where(
+                    Lock.name == LOCK_NAME,
+                    or_(
+                        Lock.expires_at < tx.now,
+                        Lock.holder == self.holder,
+                        # The clock was set back since: its holder may be long dead.
+                        Lock.expires_at > tx.now + 2 * LOCK_SECONDS,
+                    ),
+                )
                 .values(holder=self.holder, fence=Lock.fence + 1, expires_at=tx.now + LOCK_SECONDS)
                 .execution_options(synchronize_session=False)
             )
@@ -179,7 +188,11 @@ class Planner:
                 return self.cycle()  # somebody has planned in between: with the lock taken this time
             log.warning("a plan was thrown away: %s", error)
             return None
-        except BaseException:
+        except BaseException as error:
+            if not isinstance(error, (OperationalError, UnavailableError)):
+                # What cannot be carried out may follow from a memory that is wrong: it would for ever.
+                with self._mutex:
+                    self._mirror.forget()
             self._release(fence)
             raise
         self._fence = fence
@@ -224,7 +237,7 @@ class Planner:
     ) -> None:
         self._check_and_release(tx, fence)
         self._effects.carry_out(tx, decisions, seen.snapshot.holds)
-        self._effects.note_reasons(tx, seen.reason_codes, said)
+        self._effects.note_reasons(tx, seen.reason_codes, said, decisions.rejections)
         tx.session.flush()
         tx.session.execute(
             update(Clock).where(Clock.id == 1).values(planned_at=seen.taken_at, planned_dirty=seen.dirty)
