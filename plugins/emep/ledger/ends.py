@@ -28,6 +28,8 @@ KILLED = frozenset({137, 143, -9, -15})
 """SIGKILL and SIGTERM, as a shell and as Python count them."""
 NOT_STARTED = frozenset({126, 127})
 """A shell's word for a command that cannot be run, and an agent's for an order it cannot carry out."""
+MAX_SENTENCE = 4096
+"""Characters kept of an engine's own words; all of them are in its Result."""
 LIMITS = frozenset({YieldCause.TIME_LIMIT, YieldCause.EXECUTION_TIMEOUT})
 UNCOUNTED = frozenset({YieldCause.PREEMPTION, YieldCause.DRAIN})
 """What EMEP itself asked for, for somebody else's sake."""
@@ -253,7 +255,7 @@ def sentence_of(end: Completion) -> str:
     error = (end.result or {}).get("error")
     own = error.get("message") if isinstance(error, dict) else None
     words = end.message or (own if isinstance(own, str) else None)
-    return words or f"exited with {end.exit_code}"
+    return (words or f"exited with {end.exit_code}")[:MAX_SENTENCE]
 
 
 def _infrastructure(end: Completion, cause: YieldCause | None) -> tuple[str, str]:

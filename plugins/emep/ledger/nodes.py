@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from emep.api.schemas import (
@@ -121,6 +121,13 @@ class Nodes(LedgerBase):
                     field="gpus",
                 )
             tx.session.delete(gpu)
+            tx.emit(
+                "gpu_moved",
+                node=gpu.node,
+                actor="agent",
+                reason=f"{gpu.uuid} is offered by {request.name} now",
+                gpu_index=gpu.gpu_index,
+            )
         tx.session.flush()
 
     def _remove_gpus(self, tx: Transaction, request: NodeRequest, known: dict[int, Gpu]) -> None:
@@ -242,6 +249,7 @@ class Nodes(LedgerBase):
         GPUs of allocations that are over are offered again from here on; what it lists has been started. An
         agent that is ``leaving`` gets nothing more until it registers again.
         """
+        asked_at = self.now
         with self.database.read() as session:
             node = get_node(session, name)
             rows = node_allocations(session, name)
@@ -257,16 +265,22 @@ class Nodes(LedgerBase):
             )
             is_fresh = self.now - node.last_report_at < self.policy.health.report_every / 2
         if is_news or leaving or not is_fresh:
-            self.database.write(lambda tx: self._check_in(tx, name, listed, leaving))
+            self.database.write(lambda tx: self._check_in(tx, name, listed, leaving, asked_at))
 
-    def _check_in(self, tx: Transaction, name: str, listed: set[str], leaving: bool) -> None:
+    def _check_in(self, tx: Transaction, name: str, listed: set[str], leaving: bool, asked_at: float) -> None:
         node = get_node(tx.session, name, lock=True)
         was_silent = tx.now - node.last_report_at > self.alive_for()
         node.last_report_at = tx.now
         for on_node, allocation in node_allocations(tx.session, name):
             if allocation.id in listed:
-                on_node.started = True
-            elif _is_over(allocation) and allocation.runtime == "agent":
+                if not on_node.started:
+                    self._note_started_on(tx, allocation.id, name)
+            elif (
+                _is_over(allocation)
+                and allocation.runtime == "agent"
+                # A list from before the end says nothing of what a later poll was told to start.
+                and (allocation.ended_at or 0.0) <= asked_at
+            ):
                 self.confirm_gone(tx, allocation, name)
         if was_silent or (leaving and not node.has_left):
             tx.changes_holds()
@@ -276,6 +290,16 @@ class Nodes(LedgerBase):
             tx.emit("node_left", node=name, actor="agent", reason="its agent has ended")
         elif was_silent:
             tx.emit("node_back", node=name, actor="agent", reason="its agent polls again")
+
+    @staticmethod
+    def _note_started_on(tx: Transaction, allocation_id: str, node: str) -> None:
+        """Its agent lists it; the row may be gone in this moment, where the work has ended already."""
+        tx.session.execute(
+            update(AllocationNode)
+            .where(AllocationNode.allocation_id == allocation_id, AllocationNode.node == node)
+            .values(started=True)
+            .execution_options(synchronize_session=False)
+        )
 
     def orders(self, name: str, running: Sequence[RunningAllocation]) -> tuple[PollAnswer, bool]:
         """What the agent is to start and to stop now; True.

@@ -10,6 +10,7 @@ of EMEP's. What the tasks of those pools hold is not EMEP's to give; ``Budget`` 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -229,6 +230,8 @@ class Pools:
         pools = list(session.scalars(select(Node.pool).distinct()))
         rows, plain = self._rows(session, pools), read_plain_tasks(session, pools)
         age = now - before.counted_at
+        if age < 0:  # the clock was set back
+            age = math.inf
         is_same = (clock, rows) == (before.clock, before.rows)
         if (is_same and age < COUNT_SECONDS) or (age < before.rest and not before.is_edited(rows)):
             return replace(before, plain=plain, wrong=())

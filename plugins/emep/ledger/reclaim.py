@@ -10,9 +10,10 @@ import logging
 from collections.abc import Sequence
 
 from sqlalchemy import and_, or_, select, update
+from sqlalchemy.exc import OperationalError
 
 from emep.api.schemas import JobState
-from emep.exceptions import ConflictError, NotFoundError
+from emep.exceptions import ConflictError, NotFoundError, UnavailableError
 from emep.ledger.allocations import Allocations
 from emep.ledger.database import Transaction
 from emep.ledger.nodes import NO_REPORT, REPORTED, Nodes
@@ -69,6 +70,11 @@ class Reclaim(Allocations, Nodes, Reconcile):
             step()
         except (ConflictError, NotFoundError) as error:
             log.debug("nothing to reclaim any more: %s", error)
+        except (UnavailableError, OperationalError):
+            raise
+        except Exception:
+            # One finding that cannot be carried out must not keep the others from being looked at.
+            log.exception("a finding of the tick cannot be carried out")
 
     # ---- the control plane's own absences ------------------------------------------------------------------
 
@@ -78,7 +84,8 @@ class Reclaim(Allocations, Nodes, Reconcile):
         allowed = max(self.policy.lease.heartbeat, 5 * self.settings.tick_seconds)
 
         def is_away(before: float) -> bool:
-            return just_started or now - before > allowed or now < before
+            # Clocks of several servers differ somewhat: one that is a little behind has not been set back.
+            return just_started or abs(now - before) > allowed
 
         def work(tx: Transaction) -> float | None:
             before = tx.session.scalar(select(Clock.ticked_at).where(Clock.id == 1)) or 0.0
@@ -101,6 +108,8 @@ class Reclaim(Allocations, Nodes, Reconcile):
                 .values(deadline=until)
                 .execution_options(synchronize_session=False)
             )
+            if now < away_since:
+                self._shorten(tx, now)
             tx.session.execute(
                 update(Node)
                 .where(Node.last_report_at >= away_since - self.alive_for())
@@ -114,6 +123,22 @@ class Reclaim(Allocations, Nodes, Reconcile):
             )
 
         self.database.write(work)
+
+    def _shorten(self, tx: Transaction, now: float) -> None:
+        """The clock was set back: what was to last a while must not last for that time longer."""
+        lease, grace = self.policy.lease, self.policy.preemption.grace_period
+        granted = Allocation.state == AllocationState.GRANTED.value
+        for column, limit, where in (
+            (Allocation.deadline, now + lease.start_deadline, granted),
+            (Allocation.deadline, now + lease.expiry, ~granted),
+            (Allocation.yield_deadline, now + grace, ~granted),
+        ):
+            tx.session.execute(
+                update(Allocation)
+                .where(Allocation.state.in_(_LIVE), where, column > limit)
+                .values({column: limit})
+                .execution_options(synchronize_session=False)
+            )
 
     # ---- leases --------------------------------------------------------------------------------------------
 

@@ -110,7 +110,7 @@ class Runner:
             now = self.ledger.now
             if self._due_at and now >= self._due_at:
                 return True
-            if now - planned_at < REPLAN_SECONDS:
+            if 0 <= now - planned_at < REPLAN_SECONDS:  # below 0: the clock was set back
                 return False
             pending = session.scalar(
                 select(func.count()).select_from(Job).where(Job.state == JobState.PENDING.value)
