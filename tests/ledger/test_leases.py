@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.builders.ledger import Bench
 
-from emep.api.schemas import Completion, JobState, JobView
+from emep.api.schemas import Completion, Heartbeat, JobState, JobView
 from emep.exceptions import ConflictError, ForbiddenError, StaleEpochError
 from emep.ledger.snapshot import KUBERNETES, RUNTIME_LABEL
 
@@ -137,3 +137,21 @@ def test_pods_go_to_nodes_of_the_cluster_and_other_work_does_not(bench: Bench) -
     bench.ledger.complete(f"{pod.id}-1", Completion(epoch=1, exit_code=0))
     bench.plan()
     assert bench.job(too_many).state is JobState.PENDING
+
+
+def test_work_that_is_watched_from_outside_outlives_a_restart_of_who_watches(bench: Bench) -> None:
+    asked, allocation = granted(bench)
+    for _ in range(2):
+        bench.ledger.heartbeat(allocation, Heartbeat(epoch=1, watched=True))
+    bench.quiet(300)
+    assert bench.job(asked).state is JobState.RUNNING
+    bench.quiet(320)
+    assert bench.job(asked).state is JobState.PENDING
+
+
+def test_work_that_is_told_to_end_has_ended_soon_after_its_grace_whoever_watched(bench: Bench) -> None:
+    asked, allocation = granted(bench)
+    bench.ledger.heartbeat(allocation, Heartbeat(epoch=1, watched=True))
+    bench.ledger.cancel(asked.id, actor="alice")
+    bench.quiet(bench.policy.preemption.grace_period + bench.policy.lease.expiry + 2)
+    assert bench.job(asked).state is JobState.CANCELLED

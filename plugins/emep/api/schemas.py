@@ -136,6 +136,8 @@ class Heartbeat(Request):
     checkpoint: dict[str, Any] | None = None
     """``{"step": 3, "uri": ".../step-00000003", "time": ISO}`` of the last complete checkpoint."""
     progress: dict[str, Any] | None = None
+    watched: bool = False
+    """Sent by somebody who sees the work run from outside (a pod's trigger): it lasts for ``max_silence``."""
 
 
 class HeartbeatAnswer(BaseModel):

@@ -102,13 +102,21 @@ class Allocations(Ends):
         where the allocation is over or the epoch is another.
         """
         if self.known_leases.is_written(allocation_id, beat.checkpoint):
-            lease = self.policy.lease.expiry
+            lease = self._lease_seconds(beat)
             if self.database.write(lambda tx: self._renew(tx, allocation_id, beat, lease)):
                 return HeartbeatAnswer(directive=Directive.CONTINUE, lease_seconds=lease)
         answer = self.database.write(lambda tx: self._heartbeat(tx, allocation_id, beat))
         if beat.checkpoint is not None:
             self.known_leases.keep_checkpoint(allocation_id, beat.checkpoint)
         return answer
+
+    def _lease_seconds(self, beat: Heartbeat) -> float:
+        """How long a heartbeat renews for.
+
+        Whoever watches from outside may be restarted while the work goes on unharmed, so theirs lasts longer.
+        """
+        lease = self.policy.lease
+        return lease.max_silence if beat.watched else lease.expiry
 
     @staticmethod
     def _renew(tx: Transaction, allocation_id: str, beat: Heartbeat, lease: float) -> bool:
@@ -125,16 +133,17 @@ class Allocations(Ends):
         return tx.session.connection().execute(statement, values).rowcount == 1
 
     def _heartbeat(self, tx: Transaction, allocation_id: str, beat: Heartbeat) -> HeartbeatAnswer:
-        waiting = tx.session.scalar(
-            select(Allocation.job_id).where(
-                Allocation.id == allocation_id, Allocation.state == AllocationState.GRANTED.value
-            )
-        )
-        if waiting is not None:
-            # Jobs are locked before their allocations everywhere, so that no two calls wait for each other.
-            get_job(tx.session, waiting, lock=True)
+        found = select(Allocation.job_id).where(Allocation.id == allocation_id)
+        if beat.checkpoint is None:
+            found = found.where(Allocation.state == AllocationState.GRANTED.value)
+        written = tx.session.scalar(found)
+        if written is not None:
+            # Jobs are locked before their allocations everywhere, so that no two calls wait for each other:
+            # the first heartbeat moves the job, and a checkpoint is noted in it.
+            get_job(tx.session, written, lock=True)
         allocation = self._held(tx, allocation_id, beat.epoch)
-        lease = self.policy.lease.expiry
+        told = allocation.yield_deadline is not None
+        lease = self.policy.lease.expiry if told else self._lease_seconds(beat)
         values: dict[str, Any] = {"heartbeat_at": tx.now}
         is_first = allocation.state == AllocationState.GRANTED.value
         overdue = allocation.yield_deadline is not None and tx.now > allocation.yield_deadline

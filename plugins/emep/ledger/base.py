@@ -174,6 +174,8 @@ class LedgerBase:
             yield_cause=cause.value,
             yield_at=tx.now,
             yield_deadline=tx.now + seconds,
+            # A lease that lasts long because somebody watches ends soon after the grace, whoever is gone.
+            deadline=min(allocation.deadline, tx.now + seconds + self.policy.lease.expiry),
             held_for=held_for,
         )
         tx.emit(

@@ -82,6 +82,8 @@ async def confirm_departed(pods: PodHub, job: JobView) -> None:
 
 async def _delete(pods: PodHub, pod: dict[str, Any]) -> None:
     metadata = pod["metadata"]
-    if not metadata.get("deletionTimestamp"):
+    # Told to end with a longer grace while its lease lived: that is over.
+    late = (metadata.get("deletionGracePeriodSeconds") or 0) > OVER_GRACE
+    if late or not metadata.get("deletionTimestamp"):
         client = await pods.client()
         await client.delete(f"{pods.path}/{metadata['name']}", OVER_GRACE, metadata["uid"])

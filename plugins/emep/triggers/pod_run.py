@@ -196,7 +196,8 @@ class PodRun:
         while (state := self.state) is not None and state.phase is Phase.RUNNING and self.is_there:
             if time.monotonic() - self._pods.seen_at < self.lease.max_silence:
                 try:
-                    answer = await self._holder.heartbeat(self.allocation_id, Heartbeat(epoch=self.epoch))
+                    beat = Heartbeat(epoch=self.epoch, watched=True)
+                    answer = await self._holder.heartbeat(self.allocation_id, beat)
                     if answer.directive is Directive.ABORT:
                         await self.delete(0)
                 except EmepApiError as error:
