@@ -7,13 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, insert
+from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import IntegrityError
 from tests.builders.ledger import Bench, events, holders
 
 import emep.ledger.database as database_module
 from emep.api.schemas import GpuReport, Heartbeat, JobState, NodeRequest, RunningAllocation
-from emep.ledger.tables import AllocationGpu, AllocationNode
+from emep.ledger.planner import Planner
+from emep.ledger.tables import AllocationGpu, AllocationNode, Gpu
+from emep.scheduling import plan
 
 
 def just_before(bench: Bench, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Any]) -> None:
@@ -140,3 +142,25 @@ def test_a_plan_that_cannot_be_carried_out_is_made_anew_from_what_the_ledger_say
     bench.plan()
 
     assert bench.job(second).state is JobState.PENDING
+
+
+def test_gpus_are_not_promised_for_ever_to_a_job_that_is_cancelled_while_the_plan_is_made(
+    bench: Bench,
+) -> None:
+    bench.node()
+    victims = [bench.running(priority="low", gpu_count=2) for _ in range(2)]
+    bench.alive(1200, *victims)
+    urgent = bench.submit(priority="high", gpu_count=4)
+    promises: list[int] = []
+
+    def plan_while_it_is_cancelled(snapshot: Any, policy: Any, now: float) -> Any:
+        decided = plan(snapshot, policy, now)
+        promises.extend(len(hold.gpus) for hold in decided.holds)
+        bench.ledger.cancel(urgent.id, actor="alice")
+        return decided
+
+    Planner(bench.ledger, "test", plan_while_it_is_cancelled).cycle()
+
+    assert promises == [4]
+    with bench.database.read() as session:
+        assert set(session.scalars(select(Gpu.held_for))) == {None}

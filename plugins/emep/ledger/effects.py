@@ -196,9 +196,16 @@ class Effects:
 
     @staticmethod
     def _note_holds(tx: Transaction, before: tuple[Hold, ...], after: tuple[Hold, ...]) -> None:
-        """Keep what the plan promises to preemptors, for the next plan to keep it from everybody else."""
+        """Keep what the plan promises to preemptors, for the next plan to keep it from everybody else.
+
+        Not to one that was cancelled meanwhile: nobody would take that promise back.
+        """
+        wait: set[str] = set()
+        for part in chunks(sorted({hold.job_id for hold in after})):
+            query = select(Job.id).where(Job.id.in_(part), Job.state == JobState.PENDING.value)
+            wait.update(tx.session.scalars(query.order_by(Job.id).with_for_update()))
         old = {gpu: hold.job_id for hold in before for gpu in hold.gpus}
-        new = {gpu: hold.job_id for hold in after for gpu in hold.gpus}
+        new = {gpu: hold.job_id for hold in after for gpu in hold.gpus if hold.job_id in wait}
         for gpu in sorted(old.keys() | new.keys()):
             if old.get(gpu) != new.get(gpu):
                 tx.changes_holds()
