@@ -19,9 +19,7 @@ from tests.cluster.packages import why_not
 from tests.cluster.settings import CannotBeHad, CannotPrepare, Settings
 from tests.cluster.target import Target, given, kind, kind_is_here, of_local
 
-NOT_BUILT = (
-    "No Kubernetes for the tests yet: `make cluster ARGS=prepare` builds it once, in about ten minutes."
-)
+NOT_BUILT = "No Kubernetes for the tests yet: `make cluster ARGS=prepare` builds it once, in ten minutes."
 
 
 def _prepared() -> None:
