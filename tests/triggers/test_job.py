@@ -18,7 +18,7 @@ from tests.builders.real_api import real_api
 
 from emep.api.schemas import JobRequest, JobState
 from emep.triggers import job as trigger_module
-from emep.triggers.hub import Hub
+from emep.triggers.hub import Hub, Subscription
 from emep.triggers.job import POSITION_KEY, JobTrigger, describe
 
 TASK = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, id="i", try_number=1)
@@ -269,6 +269,22 @@ async def test_a_trigger_that_comes_after_all_others_have_gone_is_served_too(api
         task = await started(trigger_for(submit(api)))
         await asyncio.to_thread(lambda: api.end(api.order(), 0, RESULT))
         assert isinstance(await task, TaskSuccessEvent)
+
+
+async def test_a_change_that_the_watch_has_missed_does_not_hold_the_task_for_ever(api, inbox, monkeypatch):
+    monkeypatch.setattr(Subscription, "put", lambda self, job: None)
+    monkeypatch.setattr(trigger_module, "READ_AGAIN", 0.5)
+    task = await started(trigger_for(submit(api)))
+    await asyncio.to_thread(lambda: api.end(api.order(), 0, RESULT))
+    assert isinstance(await task, TaskSuccessEvent)
+
+
+async def test_what_was_known_of_a_job_is_read_anew_where_the_ledger_began_anew():
+    subscription = Subscription("j")
+    subscription.put(job_view())
+    subscription.wake()
+    assert await subscription.changed(0)
+    assert subscription.job is None
 
 
 def test_a_trigger_survives_its_own_serialization():

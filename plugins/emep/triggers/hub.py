@@ -46,7 +46,8 @@ class Subscription:
         self._news.set()
 
     def wake(self) -> None:
-        """Let the waiter look again although nothing is known to have changed."""
+        """Let the waiter read the job anew: what is known of it may be wrong."""
+        self.job = None
         self._news.set()
 
     async def changed(self, within: float) -> bool:

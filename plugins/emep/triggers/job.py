@@ -29,6 +29,9 @@ LOG_PAUSES = (1.0, 10.0)
 """Shortest and longest pause between two reads of a log, in seconds; silence makes it longer."""
 LAST_LINES_WAIT = 5.0
 """Seconds for the last lines of a job that has ended."""
+READ_AGAIN = 300.0
+"""Seconds without news after which the job is read all the same: no defect of a watch may hold a task for
+ever."""
 POSITION_EVERY = 60.0
 POSITION_KEY = "emep_log_position"
 
@@ -118,6 +121,7 @@ class JobTrigger(BaseTrigger):
 
         pause = LOG_PAUSES[0]
         job = await hub.job(self.job_id)
+        known_at = time.monotonic()
         while True:
             job = subscription.job or job
             self._say(job)
@@ -128,10 +132,15 @@ class JobTrigger(BaseTrigger):
             pause = LOG_PAUSES[0] if await self._read_log(hub, job) else min(LOG_PAUSES[1], pause * 1.5)
             await self._keep_position()
             reading = job.started_at is not None and not self._stream.complete
-            if not await subscription.changed(pause if reading else 60.0):
+            if await subscription.changed(pause if reading else min(60.0, READ_AGAIN)):
+                known_at = time.monotonic()
+            elif time.monotonic() - known_at < READ_AGAIN:
                 continue
+            else:
+                subscription.job = None
             if subscription.job is None:
                 job = await hub.job(self.job_id)
+                known_at = time.monotonic()
 
     async def act(self, hub: Hub, job: JobView) -> None:
         """Do what the job's state asks of whoever starts its work; an agent needs nobody.
