@@ -255,3 +255,15 @@ def test_an_explicit_token_wins_over_the_cookie(api: Api) -> None:
         assert api.call("nonsense.a.b", "GET", "/jobs").status_code == 401
     finally:
         api.client.cookies.clear()
+
+
+@pytest.mark.parametrize("name", ["%00", "a%00b", "%F0%9F%92%A5", "-", "a" * 81])
+def test_a_lease_token_for_what_can_be_no_allocation_is_refused_without_asking_the_database(
+    api: Api, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def asked(*_: object) -> None:
+        raise ValueError("A string literal cannot contain NUL (0x00) characters.")  # as PostgreSQL's driver
+
+    monkeypatch.setattr(api.runtime.ledger, "check_lease", asked)
+    answer = api.call("emep-lease.x", "POST", f"/allocations/{name}/heartbeat", json={"epoch": 1})
+    assert answer.status_code == 401, answer.text
