@@ -11,6 +11,8 @@ from emep.policy import Policy, PolicyError, default_policy, load_policy
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS = 2.0
+SETTLE_SECONDS = 0.5
+"""A file is read once it has been left alone for so long: half a file can be a policy, an empty one is."""
 
 
 class PolicySource:
@@ -24,7 +26,7 @@ class PolicySource:
         self._looked_at = time.monotonic()
 
     def __call__(self) -> Policy:
-        """The policy; a changed file counts within two seconds."""
+        """The policy; a changed file counts within three seconds."""
         if self._path is not None and time.monotonic() - self._looked_at > LOOK_SECONDS:
             with self._mutex:
                 self._look()
@@ -35,12 +37,18 @@ class PolicySource:
         stamp = self._read_stamp()
         if stamp == self._stamp or self._path is None:
             return
+        if stamp is not None and 0 <= time.time() - stamp[0] / 1e9 < SETTLE_SECONDS:
+            self._looked_at -= max(0.0, LOOK_SECONDS - SETTLE_SECONDS)
+            return
         self._stamp = stamp
         try:
             self._policy = load_policy(self._path)
             log.info("policy read again from %s", self._path)
         except (PolicyError, OSError) as error:
             log.error("the changed policy file is not used, the former one stays: %s", error)
+        except Exception:
+            # Whoever asks for the policy must get one.
+            log.exception("the changed policy file cannot be read, the former one stays")
 
     def _read_stamp(self) -> tuple[int, int] | None:
         if self._path is None:
