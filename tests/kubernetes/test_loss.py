@@ -26,6 +26,17 @@ def once(bench, name: str, code: int = 143):
     return plan
 
 
+async def ended_by_a_person(task, trigger) -> None:
+    """As the triggerer ends a trigger whose task somebody has cleared, marked or deleted."""
+    task.cancel("__airflow_user_action__")
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    # By this word the triggerer knows that it is not itself being stopped.
+    assert caught.value.args == ("__airflow_user_action__",)
+    async with asyncio.timeout(30):
+        await trigger.on_kill()
+
+
 async def begun(bench, name: str) -> None:
     await bench.until((bench.server.folder / name).exists)
 
@@ -137,10 +148,7 @@ async def test_a_task_that_a_person_ends_leaves_nothing_within_half_a_minute(ben
     task = asyncio.create_task(event_of(trigger))
     await bench.state(job_id, "running")
     await begun(bench, "killed")
-    task.cancel("__airflow_user_action__")
-    await asyncio.gather(task, return_exceptions=True)
-    async with asyncio.timeout(30):
-        await trigger.on_kill()
+    await ended_by_a_person(task, trigger)
     assert bench.job(job_id).state.value == "cancelled"
     assert bench.kubectl.pods(job_id) == []
     assert bench.held() == []
@@ -174,3 +182,16 @@ async def test_no_two_pods_of_one_epoch_are_ever_created(bench, inbox, epochs):
         await asyncio.sleep(0.2)
     assert len(seen) == 1
     assert bench.job(job_id).requeues == 0
+
+
+async def test_a_task_that_a_person_ends_takes_a_deaf_pod_along_that_was_told_before(bench, inbox):
+    """As when a listener has cancelled the job before the triggerer hears of it."""
+    job_id = bench.submit()
+    trigger = bench.trigger(job_id, bench.plan("while true; do sleep 1; done"))
+    task = asyncio.create_task(event_of(trigger))
+    await bench.state(job_id, "running")
+    bench.user.cancel(job_id, "marked failed")
+    await bench.until(lambda: bench.kubectl.pods(job_id)[0].metadata.deletion_timestamp)
+    await ended_by_a_person(task, trigger)
+    assert bench.job(job_id).state.value == "cancelled"
+    assert bench.held() == []
