@@ -13,6 +13,7 @@ from tests.builders.ledger import Bench, events, holders
 
 import emep.ledger.database as database_module
 from emep.api.schemas import GpuReport, Heartbeat, JobState, NodeRequest, RunningAllocation
+from emep.exceptions import StaleEpochError
 from emep.ledger.planner import Planner
 from emep.ledger.tables import AllocationGpu, AllocationNode, Gpu
 from emep.scheduling import plan
@@ -164,3 +165,16 @@ def test_gpus_are_not_promised_for_ever_to_a_job_that_is_cancelled_while_the_pla
     assert promises == [4]
     with bench.database.read() as session:
         assert set(session.scalars(select(Gpu.held_for))) == {None}
+
+
+def test_work_that_is_called_off_just_before_it_is_created_is_not_created(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.node()
+    job = bench.submit(runtime="external")
+    bench.plan()
+    job = bench.job(job)
+    just_before(bench, monkeypatch, lambda: bench.ledger.cancel(job.id, actor="alice"))
+
+    with pytest.raises(StaleEpochError):
+        bench.ledger.lease(job.allocation_id, started=True)

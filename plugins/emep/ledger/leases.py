@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from emep.api.schemas import AllocationView, GpuRef, JobView, LeaseAnswer, NodeView
@@ -78,10 +78,14 @@ class Leases(Reclaim):
 
     @staticmethod
     def _note_started(tx: Transaction, allocation_id: str) -> None:
-        query = select(AllocationNode).where(AllocationNode.allocation_id == allocation_id)
-        for place in tx.session.scalars(query):
-            place.started = True
-        tx.session.flush()
+        # Looked at again, under its lock: what is over by now must not be created any more.
+        _check_live(get_allocation(tx.session, allocation_id, lock=True))
+        tx.session.execute(
+            update(AllocationNode)
+            .where(AllocationNode.allocation_id == allocation_id)
+            .values(started=True)
+            .execution_options(synchronize_session=False)
+        )
 
     # ---- ends ----------------------------------------------------------------------------------------------
 
