@@ -178,3 +178,19 @@ def test_work_that_is_called_off_just_before_it_is_created_is_not_created(
 
     with pytest.raises(StaleEpochError):
         bench.ledger.lease(job.allocation_id, started=True)
+
+
+def test_a_write_whose_row_is_deleted_under_it_is_run_again(bench: Bench) -> None:
+    bench.node(gpus=1)
+    attempts: list[int] = []
+
+    def work(tx: Any) -> bool:
+        gpu = tx.session.get(Gpu, ("n0", 0))
+        attempts.append(1)
+        if len(attempts) == 1:
+            tx.session.execute(delete(Gpu).execution_options(synchronize_session=False))
+            gpu.state_reason = "of a row that is gone"
+        return gpu is not None
+
+    assert bench.database.write(work)
+    assert len(attempts) == 2

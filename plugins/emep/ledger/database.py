@@ -18,6 +18,7 @@ from sqlalchemy import Engine, Table, bindparam, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.orm.attributes import set_committed_value
+from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.orm.util import identity_key
 
 from emep.exceptions import UnavailableError
@@ -236,7 +237,7 @@ class Database:
                 holds = True
                 if attempt == ATTEMPTS:
                     raise UnavailableError("the database is busy: try again in a few seconds") from error
-            except (LostRaceError, OperationalError, DBAPIError) as error:
+            except (LostRaceError, StaleDataError, OperationalError, DBAPIError) as error:
                 if not _worth_retrying(error):
                     raise
                 if attempt == ATTEMPTS:
@@ -273,8 +274,8 @@ class Database:
 
 
 def _worth_retrying(error: Exception) -> bool:
-    if isinstance(error, LostRaceError):
-        return True
+    if isinstance(error, (LostRaceError, StaleDataError)):
+        return True  # StaleDataError: a row that was read is gone
     if isinstance(error, DBAPIError):
         if getattr(error.orig, "pgcode", None) in _RETRY_CODES:
             return True
