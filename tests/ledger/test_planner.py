@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from tests.builders.ledger import Bench, events, holders
 
 from emep.api.schemas import JobState
-from emep.ledger.effects import Effects
+from emep.ledger.database import Transaction
 from emep.ledger.planner import LOCK_SECONDS, Planner
 from emep.ledger.runner import Runner
 from emep.ledger.tables import Allocation, AllocationGpu, Clock, Lock
@@ -86,16 +86,17 @@ def test_a_crash_in_the_middle_leaves_nothing_half_done(
 ) -> None:
     bench.node(gpus=4)
     first, second = bench.submit(), bench.submit()
-    carried_out: list[str] = []
-    original = Effects._grant
+    granted: list[Any] = []
+    original = Transaction.emit
 
-    def crash_at_the_second(tx: Any, start: Any, *rest: Any) -> None:
-        if carried_out:
+    def crash_at_the_second(tx: Transaction, event: str, **rest: Any) -> None:
+        if event == "granted":
+            granted.append(rest["job"])
+        if len(granted) == 2:
             raise Interrupted
-        carried_out.append(start.job_id)
-        original(tx, start, *rest)
+        original(tx, event, **rest)
 
-    monkeypatch.setattr(Effects, "_grant", staticmethod(crash_at_the_second))
+    monkeypatch.setattr(Transaction, "emit", crash_at_the_second)
     with pytest.raises(Interrupted):
         bench.planner.cycle()
     assert {bench.job(first).state, bench.job(second).state} == {JobState.PENDING}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import insert, select, update
 
@@ -27,6 +27,17 @@ from emep.scheduling.model import GpuId, GpuState, Hold, Plan, Preempt, Reason, 
 log = logging.getLogger(__name__)
 MAX_CODES = 250
 """Characters kept of the codes of what blocks a job."""
+
+
+class HeldGpu(NamedTuple):
+    """A GPU as it is under its row's lock."""
+
+    node: str
+    gpu_index: int
+    uuid: str
+    gpu_type: str
+    state: str
+    drain: bool
 
 
 class Effects:
@@ -66,21 +77,22 @@ class Effects:
             else:
                 granted.append((start, job, self._allocation(tx, start, job, rows)))
         self._insert(tx, [allocation for _, _, allocation in granted])
-        for start, job, allocation in granted:
-            self._grant(tx, start, job, allocation)
+        self._grant(tx, granted)
         self.ledger.release_holds_of(tx, [job.id for _, job, _ in granted])
         self.ledger.pools.after_grants(tx, budget)
 
     @staticmethod
-    def _lock_gpus(tx: Transaction, starts: tuple[Start, ...]) -> dict[GpuId, Gpu]:
+    def _lock_gpus(tx: Transaction, starts: tuple[Start, ...]) -> dict[GpuId, HeldGpu]:
         """The rows of all GPUs to be granted, so that none falls ill between the look and the commit."""
         wanted = {gpu for start in starts for gpu in start.placement.gpus}
-        found: dict[GpuId, Gpu] = {}
+        found: dict[GpuId, HeldGpu] = {}
+        columns = (Gpu.node, Gpu.gpu_index, Gpu.uuid, Gpu.gpu_type, Gpu.state, Gpu.drain)
         for part in chunks(sorted({gpu.node for gpu in wanted})):
-            query = select(Gpu).where(Gpu.node.in_(part)).order_by(Gpu.node, Gpu.gpu_index).with_for_update()
-            for row in tx.session.scalars(query.execution_options(populate_existing=True)):
-                if GpuId(row.node, row.gpu_index) in wanted:
-                    found[GpuId(row.node, row.gpu_index)] = row
+            query = select(*columns).where(Gpu.node.in_(part)).order_by(Gpu.node, Gpu.gpu_index)
+            for row in tx.session.execute(query.with_for_update()):
+                gpu = GpuId(row[0], row[1])
+                if gpu in wanted:
+                    found[gpu] = HeldGpu(*row)
         return found
 
     def _alive_nodes(self, tx: Transaction) -> set[str]:
@@ -96,7 +108,7 @@ class Effects:
                 found[row.id] = row
         return found
 
-    def _allocation(self, tx: Transaction, start: Start, job: Job, gpus: list[Gpu]) -> Allocation:
+    def _allocation(self, tx: Transaction, start: Start, job: Job, gpus: list[HeldGpu]) -> Allocation:
         policy, epoch = self.ledger.policy, job.epoch + 1
         name = allocation_id(job.id, epoch)
         return Allocation(
@@ -139,24 +151,30 @@ class Effects:
             tx.session.execute(insert(AllocationNode), places)
 
     @staticmethod
-    def _grant(tx: Transaction, start: Start, job: Job, allocation: Allocation) -> None:
-        tx.move_job(
-            job,
-            JobEvent.GRANTED,
-            epoch=allocation.epoch,
-            allocation_id=allocation.id,
-            reason_code="",
-            reason=f"granted {_words(allocation)}: {start.reason}",
-        )
-        tx.emit(
-            "granted",
-            job=job,
-            allocation=allocation,
-            code="backfilled" if start.backfilled else "",
-            reason=start.reason,
-            plan=False,
-            gpus=allocation.gpus,
-        )
+    def _grant(tx: Transaction, granted: Sequence[tuple[Start, Job, Allocation]]) -> None:
+        moves = [
+            (
+                job,
+                {
+                    "epoch": allocation.epoch,
+                    "allocation_id": allocation.id,
+                    "reason_code": "",
+                    "reason": f"granted {_words(allocation)}: {start.reason}",
+                },
+            )
+            for start, job, allocation in granted
+        ]
+        tx.move_jobs(JobEvent.GRANTED, moves)
+        for start, job, allocation in granted:
+            tx.emit(
+                "granted",
+                job=job,
+                allocation=allocation,
+                code="backfilled" if start.backfilled else "",
+                reason=start.reason,
+                plan=False,
+                gpus=allocation.gpus,
+            )
 
     # ---- preemptions ---------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from emep.ledger.snapshot import (
     Contents,
     LedgerSnapshot,
     estimated,
-    model_job,
+    job_of_row,
     read_contents,
     read_ended_usage,
     read_jobs,
@@ -163,7 +163,7 @@ class Mirror:
         for row in read_jobs(session, ids=news.jobs):
             if row.state == JobState.PENDING.value:
                 gone.discard(row.id)
-                mine.pending[row.id] = estimated(model_job(row, policy), mine.history)
+                mine.pending[row.id] = estimated(job_of_row(row, policy), mine.history)
                 mine.reason_codes[row.id] = row.reason_code
             elif row.state == JobState.COMPLETED.value:
                 completed.append(row)

@@ -27,6 +27,7 @@ from emep.ledger.tables import Clock, Lock
 from emep.policy import Policy
 from emep.scheduling import plan
 from emep.scheduling.model import Plan, Reason, Snapshot
+from emep.scheduling.plan import no_collection
 
 log = logging.getLogger(__name__)
 PlanFunction = Callable[[Snapshot, Policy, float], Plan]
@@ -59,6 +60,26 @@ class Cycle:
     plan: Plan
     seconds: float
     """What reading, planning and committing took together."""
+    parts: Mapping[str, tuple[float, float]]
+    """``load``, ``plan`` and ``commit``: seconds each took, and CPU seconds of this thread."""
+
+
+class _Laps:
+    """What the parts of a cycle take, one after the other."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, tuple[float, float]] = {}
+        self._begin = self._last = (time.perf_counter(), time.thread_time())
+
+    def end(self, part: str) -> None:
+        """This part has ended, and the next one begins."""
+        before, self._last = self._last, (time.perf_counter(), time.thread_time())
+        self.parts[part] = (self._last[0] - before[0], self._last[1] - before[1])
+
+    @property
+    def seconds(self) -> float:
+        """All of it up to the last end."""
+        return self._last[0] - self._begin[0]
 
 
 class Planner:
@@ -173,15 +194,17 @@ class Planner:
         if fence is None:
             self._alone_from = time.monotonic() + ALONE_SECONDS
             return None
-        started = time.perf_counter()
+        laps = _Laps()
         try:
-            seen, decisions, said = self._decide()
-            changes = bool(
-                decisions.starts or decisions.preemptions or decisions.holds or seen.snapshot.holds
-            )
-            self.ledger.database.write(
-                lambda tx: self._carry_out(tx, fence, seen, decisions, said), holds=changes
-            )
+            with no_collection():
+                seen, decisions, said = self._decide(laps)
+                changes = bool(
+                    decisions.starts or decisions.preemptions or decisions.holds or seen.snapshot.holds
+                )
+                self.ledger.database.write(
+                    lambda tx: self._carry_out(tx, fence, seen, decisions, said), holds=changes
+                )
+            laps.end("commit")
         except FencedError as error:
             self._alone_from = time.monotonic() + ALONE_SECONDS
             if was_ours:
@@ -196,20 +219,23 @@ class Planner:
             self._release(fence)
             raise
         self._fence = fence
-        self.last = Cycle(seen, decisions, time.perf_counter() - started)
+        self.last = Cycle(seen, decisions, laps.seconds, laps.parts)
         return self.last
 
-    def _decide(self) -> tuple[LedgerSnapshot, Plan, Mapping[str, tuple[Reason, ...]]]:
+    def _decide(self, laps: _Laps) -> tuple[LedgerSnapshot, Plan, Mapping[str, tuple[Reason, ...]]]:
         """The ledger, what is decided on it, and why those wait of whom that is to be written down."""
         with self._mutex:
             seen = self._refresh()
+            laps.end("load")
             if self._plan is not None:
                 decided = self._plan(seen.snapshot, self.ledger.policy, seen.taken_at)
+                laps.end("plan")
                 return seen, decided, {one.job_id: one.reasons for one in decided.waiting}
             snapshot, core = seen.snapshot, self._mirror.core
             decided, said = core.plan_and_say(
                 seen.taken_at, snapshot.usage, snapshot.holds, self._to_be_told(seen)
             )
+            laps.end("plan")
             return seen, decided, said
 
     def _to_be_told(self, seen: LedgerSnapshot) -> list[str]:

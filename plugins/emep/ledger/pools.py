@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
@@ -31,7 +32,7 @@ from emep.ledger.pool_counts import (
 )
 from emep.ledger.repository import chunks, clock_row
 from emep.ledger.stale_reads import StaleReads
-from emep.ledger.tables import Gpu, Node
+from emep.ledger.tables import Node
 
 log = logging.getLogger(__name__)
 LOCK_SECONDS = 10
@@ -46,6 +47,14 @@ MANY_GPUS = 4096
 """Beyond, not every end of a job counts all GPUs."""
 
 
+class _OnNode(Protocol):
+    """A GPU's row, or as much of it."""
+
+    @property
+    def node(self) -> Any:
+        """Name of its node."""
+
+
 @dataclass
 class Budget:
     """What may still be granted in each pool, as it is under the lock."""
@@ -57,7 +66,7 @@ class Budget:
     claimed: dict[str, int] = field(default_factory=dict)
     """GPUs that are kept from Airflow until nothing is in doubt about them."""
 
-    def take(self, gpus: Collection[Gpu]) -> bool:
+    def take(self, gpus: Collection[_OnNode]) -> bool:
         """Whether these GPUs may be granted beside what plain tasks hold; they are taken if so."""
         wanted: dict[str, int] = {}
         for gpu in gpus:

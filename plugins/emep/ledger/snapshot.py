@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, and_, select
+from sqlalchemy import ColumnElement, Text, and_, cast, select
 from sqlalchemy.orm import Session
 
 from emep.api.schemas import JobState
@@ -44,38 +46,92 @@ class LedgerSnapshot:
 
 def model_job(row: Any, policy: Policy) -> model.Job:
     """A job's row (or any object with its columns) as the core sees it."""
-    topology: Mapping[str, Any] = row.topology or {}
+    return _job([getattr(row, name) for name in _JOB_COLUMNS], policy)
+
+
+def job_of_row(row: Any, policy: Policy) -> model.Job:
+    """As ``model_job``, of a row that begins with ``_job_columns()``: by position, for many rows."""
+    return _job(row[:_JOB_WIDTH], policy)
+
+
+def _job(columns: Sequence[Any], policy: Policy) -> model.Job:
+    """``columns``: those of ``_JOB_COLUMNS``, in that order."""
+    (
+        job_id,
+        submitted_at,
+        queue,
+        priority,
+        project,
+        user,
+        gpu_count,
+        node_count,
+        cpu,
+        memory,
+        gpu_memory_min,
+        gpu_type,
+        nvlink_required,
+        topology,
+        max_duration,
+        preemptible,
+        checkpoint_interval,
+        placement,
+        runtime,
+        job_type,
+        preempted,
+        queued_at,
+        not_before,
+    ) = columns
+    where = _where_of_text if isinstance(topology, str) else _where
+    required, preferred, affinity, anti_affinity = where(topology, runtime)
     return model.Job(
-        id=row.id,
-        submit_time=row.submitted_at,
-        queue=row.queue,
-        priority=policy.canonical_class(row.priority),
-        project=row.project,
-        user=row.user,
-        gpu_count=row.gpu_count,
-        node_count=row.node_count,
-        cpu=row.cpu,
-        memory=row.memory,
-        gpu_memory_min=row.gpu_memory_min,
-        gpu_type=row.gpu_type,
-        nvlink_required=row.nvlink_required,
-        topology_required=topology.get("required"),
-        topology_preferred=topology.get("preferred"),
-        affinity=_terms(topology.get("affinity"), row.runtime == "kubernetes"),
-        anti_affinity=_terms(topology.get("anti_affinity"), row.runtime == "agent"),
-        max_duration=row.max_duration,
-        preemptible=row.preemptible,
-        checkpoint_interval=row.checkpoint_interval,
-        placement=row.placement,
-        job_type=row.job_type,
-        preempted=row.preempted,
-        queued_at=row.queued_at,
-        not_before=row.not_before,
+        id=job_id,
+        submit_time=submitted_at,
+        queue=queue,
+        priority=policy.canonical_class(priority),
+        project=project,
+        user=user,
+        gpu_count=gpu_count,
+        node_count=node_count,
+        cpu=cpu,
+        memory=memory,
+        gpu_memory_min=gpu_memory_min,
+        gpu_type=gpu_type,
+        nvlink_required=nvlink_required,
+        topology_required=required,
+        topology_preferred=preferred,
+        affinity=affinity,
+        anti_affinity=anti_affinity,
+        max_duration=max_duration,
+        preemptible=preemptible,
+        checkpoint_interval=checkpoint_interval,
+        placement=placement,
+        job_type=job_type,
+        preempted=preempted,
+        queued_at=queued_at,
+        not_before=not_before,
     )
 
 
 RUNTIME_LABEL, KUBERNETES = "emep/runtime", "kubernetes"
 """Of nodes whose work is started by Kubernetes: pods go there only, and what agents start never."""
+Where = tuple[str | None, str | None, tuple[model.LabelTerm, ...], tuple[model.LabelTerm, ...]]
+"""What a job asks of the place: required and preferred level, affinity, anti-affinity."""
+
+
+def _where(topology: Mapping[str, Any] | None, runtime: str) -> Where:
+    given = topology or {}
+    return (
+        given.get("required"),
+        given.get("preferred"),
+        _terms(given.get("affinity"), runtime == "kubernetes"),
+        _terms(given.get("anti_affinity"), runtime == "agent"),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _where_of_text(topology: str, runtime: str) -> Where:
+    """As ``_where``, of the column's text: thousands of jobs say the same."""
+    return _where(json.loads(topology), runtime)
 
 
 def _terms(labels: Mapping[str, str] | None, on_kubernetes: bool) -> tuple[model.LabelTerm, ...]:
@@ -168,8 +224,9 @@ def read_contents(session: Session, policy: Policy, now: float, alive_for: float
     contents.leaving = read_leaving(session, policy)
     contents.history = read_history(session, now)
     for row in read_jobs(session, Job.state == JobState.PENDING.value):
-        contents.pending[row.id] = estimated(model_job(row, policy), contents.history)
-        contents.reason_codes[row.id] = row.reason_code
+        job = job_of_row(row, policy)
+        contents.pending[job.id] = estimated(job, contents.history)
+        contents.reason_codes[job.id] = row.reason_code
     return contents
 
 
@@ -193,25 +250,20 @@ def read_nodes(
     for part in _only(select(*columns).order_by(Gpu.node, Gpu.gpu_index), Gpu.node, names):
         for node, index, gpu_type, memory, group, state, drain in session.execute(part):
             is_drained = drain and state == model.GpuState.HEALTHY.value
-            shown = model.GpuState.DRAINING if is_drained else model.GpuState(state)
+            shown = model.GpuState.DRAINING if is_drained else _GPU_STATES[state]
             gpus[node].append(model.Gpu(index, gpu_type, memory, group, shown))
-    of_nodes = select(*Node.__table__.c, takes_work(alive_since).label("takes_work")).order_by(Node.name)
-    return tuple(
-        model.Node(
-            name=node.name,
-            gpus=tuple(gpus[node.name]),
-            pool=node.pool,
-            rack=node.rack,
-            block=node.block,
-            labels=dict(node.labels),
-            cpu=node.cpu,
-            memory=node.memory,
-            network_bandwidth_gbps=node.network_bandwidth_gbps,
-            schedulable=bool(node.takes_work),
-        )
-        for part in _only(of_nodes, Node.name, names)
-        for node in session.execute(part)
-    )
+    of_nodes = select(*_NODE_COLUMNS, takes_work(alive_since)).order_by(Node.name)
+    labels_of: dict[str, dict[str, str]] = {}
+    """By their text: most nodes of a rack carry the same."""
+    found: list[model.Node] = []
+    for part in _only(of_nodes, Node.name, names):
+        for name, pool, rack, block, text, cpu, memory, bandwidth, fit in session.execute(part):
+            labels = labels_of.get(text)
+            if labels is None:
+                labels = labels_of[text] = dict(json.loads(text) or {})
+            mine = tuple(gpus[name])
+            found.append(model.Node(name, mine, pool, rack, block, labels, cpu, memory, bandwidth, bool(fit)))
+    return tuple(found)
 
 
 def read_unschedulable(session: Session, alive_since: float) -> set[str]:
@@ -276,30 +328,41 @@ def estimated(job: model.Job, history: DurationHistory) -> model.Job:
 def read_live(session: Session, policy: Policy, ids: Collection[str] | None = None) -> dict[str, Live]:
     """Allocations that are not over (of those named), by id."""
     query = (
-        select(*_ALLOCATION_COLUMNS, *_job_columns())
+        select(*_job_columns(), *_ALLOCATION_COLUMNS)
         .join(Job, Job.id == Allocation.job_id)
         .where(Allocation.state.in_([state.value for state in LIVE_ALLOCATION_STATES]))
     )
-    return {
-        row.allocation_id: Live(_live_allocation(row, policy), row.granted_at, row.billing_rate)
-        for part in _only(query, Allocation.id, ids)
-        for row in session.execute(part)
-    }
-
-
-def _live_allocation(row: Any, policy: Policy) -> model.Allocation:
-    yielding = row.allocation_state == AllocationState.YIELDING.value
-    return model.Allocation(
-        job=model_job(row, policy),
-        gpus=tuple(model.GpuId(node, index) for node, index, _ in row.gpus),
-        # Before the first heartbeat no work is done, and max_duration does not run yet.
-        start_time=row.first_heartbeat_at or row.granted_at,
-        nodes=tuple(row.nodes),
-        last_checkpoint=row.last_checkpoint_at,
-        yielding=yielding,
-        held_for=row.held_for if yielding else None,
-        releases_at=row.yield_deadline if yielding else None,
+    return dict(
+        _live(row, policy) for part in _only(query, Allocation.id, ids) for row in session.execute(part)
     )
+
+
+def _live(row: Any, policy: Policy) -> tuple[str, Live]:
+    (
+        allocation_id,
+        state,
+        gpus,
+        nodes,
+        granted_at,
+        billing_rate,
+        first_heartbeat_at,
+        last_checkpoint_at,
+        yield_deadline,
+        held_for,
+    ) = row[_JOB_WIDTH:]
+    yielding = state == AllocationState.YIELDING.value
+    allocation = model.Allocation(
+        job=job_of_row(row, policy),
+        gpus=tuple(model.GpuId(node, index) for node, index, _ in json.loads(gpus)),
+        # Before the first heartbeat no work is done, and max_duration does not run yet.
+        start_time=first_heartbeat_at or granted_at,
+        nodes=tuple(json.loads(nodes)),
+        last_checkpoint=last_checkpoint_at,
+        yielding=yielding,
+        held_for=held_for if yielding else None,
+        releases_at=yield_deadline if yielding else None,
+    )
+    return allocation_id, Live(allocation, granted_at, billing_rate)
 
 
 def read_leaving(
@@ -311,7 +374,7 @@ def read_leaving(
     free.
     """
     query = (
-        select(AllocationGpu.node, AllocationGpu.gpu_index, *_ALLOCATION_COLUMNS, *_job_columns())
+        select(*_job_columns(), *_ALLOCATION_COLUMNS, AllocationGpu.node, AllocationGpu.gpu_index)
         .join(Allocation, Allocation.id == AllocationGpu.allocation_id)
         .join(Job, Job.id == Allocation.job_id)
         .where(Allocation.state.in_([AllocationState.LOST.value, AllocationState.RELEASED.value]))
@@ -326,7 +389,7 @@ def read_leaving(
     return {
         name: model.Allocation(
             job=replace(
-                model_job(row, policy), id=f"leaving:{name}", gpu_count=len(gpus[name]), preemptible=False
+                job_of_row(row, policy), id=f"leaving:{name}", gpu_count=len(gpus[name]), preemptible=False
             ),
             gpus=tuple(gpus[name]),
             start_time=row.granted_at,
@@ -358,20 +421,36 @@ def read_ended_usage(session: Session) -> list[tuple[str, str, str, float, float
 
 
 def _job_columns() -> list[Any]:
-    return [getattr(Job, name) for name in _JOB_COLUMNS]
+    """``_JOB_COLUMNS``; JSON as its text, which is decoded once for all jobs that say the same."""
+    return [_as_text(Job.topology) if name == "topology" else getattr(Job, name) for name in _JOB_COLUMNS]
+
+
+def _as_text(column: Any) -> Any:
+    return cast(column, Text).label(column.key)
 
 
 _ALLOCATION_COLUMNS = (
     Allocation.id.label("allocation_id"),
     Allocation.state.label("allocation_state"),
-    Allocation.gpus,
-    Allocation.nodes,
+    _as_text(Allocation.gpus),
+    _as_text(Allocation.nodes),
     Allocation.granted_at,
     Allocation.billing_rate,
     Allocation.first_heartbeat_at,
     Allocation.last_checkpoint_at,
     Allocation.yield_deadline,
     Allocation.held_for,
+)
+_GPU_STATES = {state.value: state for state in model.GpuState}
+_NODE_COLUMNS = (
+    Node.name,
+    Node.pool,
+    Node.rack,
+    Node.block,
+    _as_text(Node.labels),
+    Node.cpu,
+    Node.memory,
+    Node.network_bandwidth_gbps,
 )
 _JOB_COLUMNS = [
     "id",
@@ -398,3 +477,4 @@ _JOB_COLUMNS = [
     "queued_at",
     "not_before",
 ]
+_JOB_WIDTH = len(_JOB_COLUMNS)

@@ -208,7 +208,12 @@ class ClusterIndex:
         found: BoolArray = self.node_pool == self.pool_number.get(pool, -1)
         affinity, anti = tuple(affinity), tuple(anti)
         if affinity or anti:
-            found &= np.array([_labels_fit(node, affinity, anti) for node in self.nodes], dtype=bool)
+            known: dict[int, bool] = {}
+            """By the identity of the labels: many nodes may share one mapping."""
+            for node in self.nodes:
+                if id(node.labels) not in known:
+                    known[id(node.labels)] = _labels_fit(node, affinity, anti)
+            found &= np.array([known[id(node.labels)] for node in self.nodes], dtype=bool)
         return found
 
     def domains(self, nvlink: bool, level: str | None) -> Domains:
