@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from emep.triggers.pod_hub import PodHub
 
 RETRY_SECONDS = 5.0
+_killing: set[asyncio.Task[None]] = set()
+"""What goes on after its trigger has left."""
 
 
 class PodTrigger(JobTrigger):
@@ -282,10 +284,14 @@ class PodTrigger(JobTrigger):
             self.log.warning("Pods of job %s are not cleared away yet: %s", self.job_id, error)
 
     async def on_kill(self) -> None:
-        """A person has ended the task: cancel the job, end its pods, give the GPUs back, within 30 s."""
+        """A person has ended the task: cancel the job, end its pods, give the GPUs back once they are gone."""
         from emep.triggers.pod_kill import kill
 
-        await kill(self.conn_id, self._cluster, self._plan.namespace, self.job_id)
+        # The triggerer may cancel a second time, in the middle of this: a pod's grace is long.
+        work = asyncio.create_task(kill(self.conn_id, self._cluster, self._plan.namespace, self.job_id))
+        _killing.add(work)
+        work.add_done_callback(_killing.discard)
+        await asyncio.shield(work)
         self.log.info("Job %s is cancelled and its pods are deleted", self.job_id)
 
 

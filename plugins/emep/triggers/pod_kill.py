@@ -1,4 +1,4 @@
-"""What happens to a job's pods when a person ends its task, in the 30 s that Airflow gives.
+"""What happens to a job's pods when a person clears, marks or deletes its task.
 
 By then the trigger's own watch and clients are closed, so everything is opened anew.
 """
@@ -15,7 +15,8 @@ from emep.runtime.kubernetes.manifest import JOB
 
 GRACE = 8.0
 """Seconds for a checkpoint that nobody asks for any more."""
-SECONDS = 25.0
+SECONDS = 150.0
+"""How long the end of the pods is waited for; the trigger itself has 30 s, this goes on without it."""
 REASON = "the Airflow task was ended by a user"
 
 
