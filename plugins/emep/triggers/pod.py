@@ -284,7 +284,7 @@ class PodTrigger(JobTrigger):
             self.log.warning("Pods of job %s are not cleared away yet: %s", self.job_id, error)
 
     async def on_kill(self) -> None:
-        """A person has ended the task: cancel the job, end its pods, give the GPUs back once they are gone."""
+        """A person has ended the task: cancel the job, end its pods, then give the GPUs back."""
         from emep.triggers.pod_kill import kill
 
         # The triggerer may cancel a second time, in the middle of this: a pod's grace is long.
