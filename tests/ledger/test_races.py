@@ -15,7 +15,7 @@ import emep.ledger.database as database_module
 from emep.api.schemas import GpuReport, Heartbeat, JobState, NodeRequest, RunningAllocation
 from emep.exceptions import StaleEpochError
 from emep.ledger.planner import Planner
-from emep.ledger.tables import AllocationGpu, AllocationNode, Gpu
+from emep.ledger.tables import AllocationGpu, AllocationNode, Gpu, Usage
 from emep.scheduling import plan
 
 
@@ -194,3 +194,28 @@ def test_a_write_whose_row_is_deleted_under_it_is_run_again(bench: Bench) -> Non
 
     assert bench.database.write(work)
     assert len(attempts) == 2
+
+
+def test_the_first_jobs_of_a_user_that_end_at_once_are_all_charged(bench: Bench) -> None:
+    bench.node(gpus=8)
+    jobs = [bench.running(by="carol") for _ in range(8)]
+    bench.clock.advance(10)
+    together = threading.Barrier(len(jobs))
+    failures: list[Exception] = []
+
+    def complete(job: Any) -> None:
+        together.wait()
+        try:
+            bench.complete(job)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=complete, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert failures == []
+    with bench.database.read() as session:
+        assert session.scalars(select(Usage.gpu_seconds)).all() == [80.0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from sqlalchemy import delete, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from emep.ledger.database import Database, Transaction
 from emep.ledger.effective_policy import EffectivePolicy
@@ -105,11 +106,15 @@ class LedgerBase:
             return
         half_life = self.policy.half_life
         seconds = max(0.0, tx.now - allocation.granted_at)
-        row = tx.session.get(Usage, (job.queue, job.project, job.user), with_for_update=True)
+        key = (job.queue, job.project, job.user)
+        row = tx.session.get(Usage, key, with_for_update=True)
         if row is None:
-            row = Usage(queue=job.queue, project=job.project, user=job.user, decayed_at=tx.now)
-            row.gpu_seconds = row.billed_gpu_seconds = row.decayed = 0.0
-            tx.session.add(row)
+            # Two ends of one user's first jobs may come at once: the second adds to what the first has made.
+            insert = sqlite.insert if self.database.is_sqlite else postgresql.insert
+            nothing = {"gpu_seconds": 0.0, "billed_gpu_seconds": 0.0, "decayed": 0.0, "decayed_at": tx.now}
+            made = insert(Usage).values(queue=job.queue, project=job.project, user=job.user, **nothing)
+            tx.session.execute(made.on_conflict_do_nothing())
+            row = tx.session.get_one(Usage, key, with_for_update=True, populate_existing=True)
         row.gpu_seconds += allocation.gpu_count * seconds
         row.billed_gpu_seconds += allocation.billing_rate * seconds
         row.decayed = decay(row.decayed, tx.now - row.decayed_at, half_life) + decayed_charge(
