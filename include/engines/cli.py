@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,7 @@ _DELEGATED = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0 done, 1 failed, 2 wrong use or bad input (not ``run``)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = _parser(given)
-    parsed = parser.parse_args(given)
+    parsed = _plain_run(given) or _parser(given).parse_args(given)
     try:
         return int(parsed.run(parsed))
     except EngineError as error:
@@ -40,7 +38,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(ExitCode.FAILED)
 
 
+def _plain_run(given: Sequence[str]) -> argparse.Namespace | None:
+    """``run SPEC.json`` and no more, as agents call it: a GPU waits while the other commands are built."""
+    if len(given) == 2 and given[0] == "run" and not given[1].startswith("-"):
+        return argparse.Namespace(spec=Path(given[1]), run=_run)
+    return None
+
+
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
+    from importlib.metadata import version
+
     parser = argparse.ArgumentParser(
         prog="emep-engine", description="Merge, evaluate and evolve models; no Airflow needed."
     )

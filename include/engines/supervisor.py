@@ -15,16 +15,16 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from engines.contract import ENGINES, EngineError, ExitCode
-from engines.supervisor_child import load_spec
 from engines.supervisor_lease import Lease, LeaseSettings, Order, current_environment, number
 from engines.supervisor_progress import Progress
 from engines.supervisor_ranks import Rank, split_environments, start_ranks
 from engines.supervisor_result import make_error, make_result, reduce_outcomes, result_path, write_result
-from engines.tracking import Event, open_tracker
+from engines.supervisor_spec import load_spec
 
 GRACE_SECONDS = 120.0
 """For a checkpoint where nobody says how long; ``EMEP_GRACE_SECONDS`` overrides."""
@@ -68,7 +68,6 @@ class _Supervisor:
         handlers = {name: signal.signal(name, self._on_signal) for name in (signal.SIGTERM, signal.SIGINT)}
         if settings is not None:
             self.lease = Lease(settings, self._report, lambda order: self.events.put(("order", order)), _say)
-            self.lease.start()
         try:
             code = self._engine()
         except Exception as error:
@@ -76,6 +75,7 @@ class _Supervisor:
             problem = make_error("internal", f"the supervisor failed: {type(error).__name__}: {error}")
             for rank in self.ranks:
                 rank.kill()
+            self._renew_lease()
             code = self._finish(ExitCode.FAILED, error=problem)
         finally:
             for rank in self.ranks:
@@ -91,16 +91,20 @@ class _Supervisor:
         try:
             spec = load_spec(self.spec_path)
         except EngineError as error:
+            self._renew_lease()
             return self._finish(error.exit_code, error=_plain(error))
         self.engine = spec.engine
         environments = split_environments(self.environment, parallel=ENGINES[spec.engine].parallel)
-        self._track("started", {"engine": spec.engine, "processes": len(environments)})
+        # The GPUs are idle until here: what else there is to begin, and to import, comes after.
         self.ranks = start_ranks(
             self.spec_path,
             environments,
             lambda rank, message: self.events.put(("message", (rank, message))),
             lambda rank: self.events.put(("exit", rank)),
         )
+        self._renew_lease()
+        self._track("started", {"engine": spec.engine, "processes": len(environments)})
+        import_module("engines.artifacts")  # what writing the Result needs
         while any(rank.running for rank in self.ranks):
             try:
                 kind, value = self.events.get(timeout=self._patience())
@@ -110,6 +114,10 @@ class _Supervisor:
             getattr(self, f"_{kind}")(value)
         self.progress.close()
         return self._end()
+
+    def _renew_lease(self) -> None:
+        if self.lease is not None:
+            self.lease.start()
 
     # Events.
 
@@ -239,6 +247,8 @@ class _Supervisor:
         uri = self.environment.get("EMEP_TRACKER_URI")
         if not uri:
             return
+        from engines.tracking import Event, open_tracker
+
         run = self.environment.get("EMEP_ALLOCATION_ID") or str(self.spec_path.absolute())
         epoch = self.environment.get("EMEP_LEASE_EPOCH", "0")
         try:

@@ -21,12 +21,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from engines.artifacts import open_store, path_to_uri, uri_to_path
+from engines.artifacts import open_store, path_to_uri
 from engines.checkpoint import Checkpoint, CheckpointStore, spec_digest
-from engines.contract import ENGINES, Context, EngineError, ExitCode, Preempted, Spec
-from engines.schemas import read_document
+from engines.contract import ENGINES, Context, EngineError, ExitCode, Preempted
 from engines.supervisor_lease import number
 from engines.supervisor_ranks import JUDGED_SIGNALS
+from engines.supervisor_spec import load_spec
 
 _PR_SET_PDEATHSIG = 1
 
@@ -45,22 +45,6 @@ class Messages:
                 self._file.write(json.dumps({"kind": kind, **fields}) + "\n")
         except (BrokenPipeError, ValueError):
             pass
-
-
-def load_spec(path: Path, *, checked: bool = False) -> Spec:
-    """Read a SPEC and settle its output URI from the environment. Raises BadInputError.
-
-    ``checked``: somebody has held it against the schema already, which takes longer than reading it.
-    """
-    document = json.loads(path.read_text(encoding="utf-8")) if checked else read_document("spec", path)
-    return Spec(
-        engine=document["engine"],
-        input=document.get("input", {}),
-        output_uri=_output_uri(document.get("output_uri"), os.environ.get("EMEP_ARTIFACT_URI"), path),
-        device=document.get("device", "auto"),
-        chunked=document.get("chunked", False),
-        seed=document.get("seed", 0),
-    )
 
 
 def checkpoint_uri(spec_path: Path) -> str:
@@ -121,14 +105,6 @@ def _context(path: Path, stop: threading.Event, messages: Messages) -> Context:
         rank=rank,
         world_size=world,
     )
-
-
-def _output_uri(given: str | None, root: str | None, spec_path: Path) -> str:
-    if given is None:
-        return root or path_to_uri(spec_path.absolute().parent / "output")
-    if "://" in given or given.startswith("/"):
-        return given if "://" in given else path_to_uri(given)
-    return f"{root.rstrip('/')}/{given}" if root else path_to_uri(uri_to_path(given))
 
 
 def _unexpected(messages: Messages, error: Exception) -> int:

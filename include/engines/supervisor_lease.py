@@ -100,13 +100,16 @@ class Lease:
         self.settings, self._report, self._order, self._say = settings, report, order, say
         self._stop = threading.Event()
         self._wake = threading.Event()
+        self._making = threading.Lock()
+        self._http: httpx.Client | None = None
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self.lost = False
         """True once the control plane has said that the lease is over."""
 
     def start(self) -> None:
-        """Begin with a heartbeat at once: it is what makes the job ``running``."""
-        self._thread.start()
+        """Begin with a heartbeat at once: it is what makes the job ``running``. Called again: nothing."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def beat_soon(self) -> None:
         """Send the next heartbeat now (a checkpoint is complete)."""
@@ -116,7 +119,10 @@ class Lease:
         """End the heartbeats."""
         self._stop.set()
         self._wake.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._http is not None:
+            self._http.close()
 
     def complete(self, exit_code: int, result: dict[str, Any], message: str | None) -> bool:
         """Report the end; heartbeats go on meanwhile, so the lease does not run out.
@@ -131,47 +137,47 @@ class Lease:
         }
         deadline = time.monotonic() + self.settings.complete
         pause = 0.5
-        with self._client() as client:
-            while not self.lost:
-                status, problem = self._post(client, "complete", body)[:2]
-                if status is not None and status < 300:
-                    return True
-                if status is not None and status < 500 and status not in {408, 425, 429}:
-                    self._say(f"the completion was refused: {problem}")
-                    return False
-                if time.monotonic() + pause > deadline:
-                    self._say(f"the completion could not be delivered: {problem}")
-                    return False
-                self._stop.wait(pause)
-                pause = min(2 * pause, 10.0)
+        client = self._client()
+        while not self.lost:
+            status, problem = self._post(client, "complete", body)[:2]
+            if status is not None and status < 300:
+                return True
+            if status is not None and status < 500 and status not in {408, 425, 429}:
+                self._say(f"the completion was refused: {problem}")
+                return False
+            if time.monotonic() + pause > deadline:
+                self._say(f"the completion could not be delivered: {problem}")
+                return False
+            self._stop.wait(pause)
+            pause = min(2 * pause, 10.0)
         return False
 
     def _run(self) -> None:
         heard = time.monotonic()
         silent = False
-        with self._client() as client:
-            while not self._stop.is_set():
-                status, problem, answer = self._post(
-                    client, "heartbeat", {"epoch": self.settings.epoch, **self._report()}
-                )
-                if status in _GONE:
-                    self.lost = True
-                    self._order(Order("abort", f"the lease is over: {problem}"))
-                    return
-                if status is not None and status < 300:
-                    if silent:
-                        self._say("the control plane answers again")
-                    heard, silent = time.monotonic(), False
-                    self._pass_on(answer)
-                else:
-                    if not silent:
-                        self._say(f"the control plane does not answer ({problem}); going on")
-                    silent = True
-                    if time.monotonic() - heard > self.settings.max_silence:
-                        reason = f"no answer from the control plane for {self.settings.max_silence:g} s"
-                        self._order(Order("checkpoint_and_exit", reason))
-                self._wake.wait(self.settings.heartbeat)
-                self._wake.clear()
+        client = self._client()
+        while not self._stop.is_set():
+            status, problem, answer = self._post(
+                client, "heartbeat", {"epoch": self.settings.epoch, **self._report()}
+            )
+            if status in _GONE:
+                self.lost = True
+                self._order(Order("abort", f"the lease is over: {problem}"))
+                return
+            if status is not None and status < 300:
+                if silent:
+                    self._say("the control plane answers again")
+                heard, silent = time.monotonic(), False
+                self._pass_on(answer)
+            else:
+                if not silent:
+                    self._say(f"the control plane does not answer ({problem}); going on")
+                silent = True
+                if time.monotonic() - heard > self.settings.max_silence:
+                    reason = f"no answer from the control plane for {self.settings.max_silence:g} s"
+                    self._order(Order("checkpoint_and_exit", reason))
+            self._wake.wait(self.settings.heartbeat)
+            self._wake.clear()
 
     def _pass_on(self, answer: dict[str, Any]) -> None:
         directive = str(answer.get("directive", "continue"))
@@ -182,14 +188,18 @@ class Lease:
         self._order(Order(directive, f"the control plane says {directive}", seconds))
 
     def _client(self) -> httpx.Client:
+        """One for both threads: making another, and its connection, would hold back the report of the end."""
         import httpx
 
-        # The token goes to the API alone: redirects are not followed.
-        return httpx.Client(
-            headers={"Authorization": f"Bearer emep-lease.{self.settings.token}"},
-            timeout=httpx.Timeout(max(1.0, min(self.settings.heartbeat, 10.0))),
-            follow_redirects=False,
-        )
+        with self._making:
+            if self._http is None:
+                # The token goes to the API alone: redirects are not followed.
+                self._http = httpx.Client(
+                    headers={"Authorization": f"Bearer emep-lease.{self.settings.token}"},
+                    timeout=httpx.Timeout(max(1.0, min(self.settings.heartbeat, 10.0))),
+                    follow_redirects=False,
+                )
+            return self._http
 
     def _post(
         self, client: httpx.Client, verb: str, body: dict[str, Any]

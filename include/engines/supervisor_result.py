@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from engines.artifacts import canonical_json, write_atomically
-from engines.artifacts.store import non_finite_path
 from engines.contract import SCHEMA_VERSION, ExitCode
 from engines.schemas import validate
 
@@ -57,6 +55,8 @@ def make_result(
 
     Metrics that hold NaN or infinity turn success into a failure that says where.
     """
+    from engines.artifacts.store import non_finite_path
+
     outcome = outcome or {}
     bad = non_finite_path(outcome.get("metrics", {}), "metrics")
     if bad is not None:
@@ -89,4 +89,6 @@ def make_error(
 
 def write_result(path: Path, result: Mapping[str, Any]) -> None:
     """Write the Result in one step."""
+    from engines.artifacts import canonical_json, write_atomically
+
     write_atomically(path, canonical_json(result) + b"\n")

@@ -84,7 +84,10 @@ class Run:
         return sorted(found, key=lambda entry: entry["rank"])
 
     def checkpoints(self) -> list[str]:
-        return sorted(entry.name for entry in (self.folder / "checkpoints").glob("**/step-*"))
+        while True:
+            # The engine renames folders while they are walked through.
+            with suppress(FileNotFoundError):
+                return sorted(entry.name for entry in (self.folder / "checkpoints").glob("**/step-*"))
 
 
 @pytest.fixture

@@ -1,0 +1,36 @@
+"""The SPEC as supervisor and engine process read it. Imports little: a GPU waits for it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from engines.contract import Spec
+from engines.schemas import read_document
+
+
+def load_spec(path: Path, *, checked: bool = False) -> Spec:
+    """Read a SPEC and settle its output URI from the environment. Raises BadInputError.
+
+    ``checked``: somebody has held it against the schema already, which takes longer than reading it.
+    """
+    document = json.loads(path.read_text(encoding="utf-8")) if checked else read_document("spec", path)
+    return Spec(
+        engine=document["engine"],
+        input=document.get("input", {}),
+        output_uri=_output_uri(document.get("output_uri"), os.environ.get("EMEP_ARTIFACT_URI"), path),
+        device=document.get("device", "auto"),
+        chunked=document.get("chunked", False),
+        seed=document.get("seed", 0),
+    )
+
+
+def _output_uri(given: str | None, root: str | None, spec_path: Path) -> str:
+    from engines.artifacts import path_to_uri, uri_to_path
+
+    if given is None:
+        return root or path_to_uri(spec_path.absolute().parent / "output")
+    if "://" in given or given.startswith("/"):
+        return given if "://" in given else path_to_uri(given)
+    return f"{root.rstrip('/')}/{given}" if root else path_to_uri(uri_to_path(given))
