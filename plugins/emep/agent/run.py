@@ -53,6 +53,8 @@ class Run:
         self._deadline: float | None = None
         self._note: str | None = None
         self.listed = True
+        self.let_go = asyncio.Event()
+        """Set once no process of the run is left: others may have its GPUs while its end is reported."""
         self.gone = asyncio.Event()
         """Set once no process of the run is left and the API was told, or could not be."""
 
@@ -127,6 +129,7 @@ class Run:
             if self._claim is not None:
                 await self._claim.wait()
             await self._nothing_left()
+            self.let_go.set()
             if self._child is not None:
                 self._child.wait()
             shipper.finish()
@@ -140,6 +143,7 @@ class Run:
             if self._stop_task is not None:
                 self._stop_task.cancel()
             self.listed = False
+            self.let_go.set()
             self.gone.set()
 
     async def _nothing_left(self) -> None:
@@ -241,4 +245,15 @@ def _signal_name(number: int) -> str:
 def describe(order: StartOrder) -> str:
     """An order in a few words, for the log."""
     gpus = ",".join(str(gpu.index) for gpu in order.gpus)
-    return f"{order.spec.get('engine', 'work')} on " + (f"GPU {gpus}" if gpus else "the CPU")
+    what = f"{order.spec.get('engine', 'work')} on " + (f"GPU {gpus}" if gpus else "the CPU")
+    return f"{what} [{labels(order)}]"
+
+
+def labels(order: StartOrder) -> str:
+    """What ties a line of the log to the job's other lines, on other machines."""
+    found = (
+        ("trace_id", order.trace_id),
+        ("experiment_id", order.experiment_id),
+        ("job_type", order.job_type),
+    )
+    return " ".join([f"job_id={order.job_id}", *(f"{name}={value}" for name, value in found if value)])

@@ -98,8 +98,9 @@ class Agent:
         self._runs[run.key], self._tasks[run.key] = run, task
 
         async def follow() -> None:
-            await run.gone.wait()
+            await run.let_go.wait()
             self._start_waiting()
+            await run.gone.wait()
             self._changed.set()
 
         follower = asyncio.create_task(follow())
@@ -190,7 +191,7 @@ class Agent:
     def _holder_of(self, order: StartOrder) -> Key | None:
         wanted = {gpu.index for gpu in order.gpus}
         for run in self._runs.values():
-            if run.listed and wanted & {gpu.index for gpu in run.order.gpus}:
+            if not run.let_go.is_set() and wanted & {gpu.index for gpu in run.order.gpus}:
                 return run.key
         return None
 

@@ -246,14 +246,23 @@ def heartbeats() -> None:
 
 
 def idle() -> None:
-    """How long a GPU of an agent's is idle in a full queue: from a job's end to the next one's start."""
-    for kind in databases():
+    """How long a GPU of an agent's is idle in a full queue: from an engine's end to the next one's start.
+
+    With the supervisor as it is, and with one that does next to nothing: what is left then is the agent's
+    and the control plane's.
+    """
+    python, here = Path(sys.executable), Path(__file__).parent
+    supervisors = {
+        "emep-engine": f"env PYTHONPATH={here / 'engine_site'} {python.with_name('emep-engine')}",
+        "bare": f"{python} -I -S {here / 'short_work.py'}",
+    }
+    for kind, (what, command) in itertools.product(databases(), supervisors.items()):
         with tempfile.TemporaryDirectory(prefix="emep-bench-") as name:
             folder = Path(name)
             url = f"sqlite:///{folder}/emep.db" if kind == "sqlite" else POSTGRES_URL
             make_engine(url).dispose()
             server = EmepServer(folder, None if kind == "sqlite" else url).start()
-            agent = _start_agent(server, folder)
+            agent = _start_agent(server, folder, command)
             try:
                 asyncio.run(_keep_busy(server, folder))
                 gaps = _gaps(folder / "witness")
@@ -262,8 +271,8 @@ def idle() -> None:
                 agent.wait(30)
                 server.stop()
         note = f"{len(gaps)} gaps; starting two bare interpreters takes {_start_of_two():.2f} s of it here"
-        say(kind, "GPU idle between two jobs, median", quantile(gaps, 0.5), "s", 1.0, note)
-        say(kind, "GPU idle between two jobs, p95", quantile(gaps, 0.95), "s", 1.0)
+        say(kind, f"GPU idle between two jobs ({what}), median", quantile(gaps, 0.5), "s", 1.0, note)
+        say(kind, f"GPU idle between two jobs ({what}), p95", quantile(gaps, 0.95), "s", 1.0)
 
 
 def _start_of_two() -> float:
@@ -274,8 +283,7 @@ def _start_of_two() -> float:
     return time.perf_counter() - begin
 
 
-def _start_agent(server: EmepServer, folder: Path) -> subprocess.Popen[bytes]:
-    engine = f"{sys.executable} -I -S {Path(__file__).with_name('short_work.py')}"
+def _start_agent(server: EmepServer, folder: Path, engine: str) -> subprocess.Popen[bytes]:
     options = {
         "--api-url": server.url,
         "--name": "n0",
