@@ -95,3 +95,18 @@ def test_a_wrong_option_is_named() -> None:
         run(code, AIRFLOW__EMEP__TICK_SECONDS="often")
         == "[emep] tick_seconds: a number is needed, not 'often'"
     )
+
+
+def test_a_task_links_to_its_job_and_its_jobs_log() -> None:
+    from emep.operators.fair_share import FairShareGpuOperator
+    from emep.plugin import EmepPlugin
+
+    registered = {type(link) for link in EmepPlugin.operator_extra_links}
+    operator = FairShareGpuOperator(task_id="t", engine="merge")
+    assert {type(link) for link in operator.operator_extra_links} == registered
+    assert [link.get_link(operator, ti_key=None) for link in operator.operator_extra_links] == ["", ""]
+    operator.job_id = "job1"
+    assert [link.get_link(operator, ti_key=None) for link in operator.operator_extra_links] == [
+        "/emep/api/v1/jobs/job1",
+        "/emep/api/v1/jobs/job1/logs",
+    ]

@@ -19,5 +19,23 @@ class JobLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         """Path of the job below Airflow's own address; empty before there is one."""
-        job_id = getattr(operator, "job_id", None)
-        return f"/emep/api/v1/jobs/{quote(job_id)}" if job_id else ""
+        return _below_job(operator, "")
+
+
+class JobLogLink(BaseOperatorLink):
+    """The log of the job's work, as text: of its present allocation, or of its last."""
+
+    name = "EMEP job's log"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
+        """Path of the log below Airflow's own address; empty before there is a job."""
+        return _below_job(operator, "/logs")
+
+
+def _below_job(operator: BaseOperator, path: str) -> str:
+    job_id = getattr(operator, "job_id", None)
+    return f"/emep/api/v1/jobs/{quote(job_id)}{path}" if job_id else ""
+
+
+LINKS = (JobLink(), JobLogLink())
+"""Of every operator that asks for GPUs; the browser's own session opens them."""

@@ -43,10 +43,20 @@ def _weight_rules() -> list[Any]:
     return [FairSharePriorityWeight]
 
 
+def _links() -> list[Any]:
+    """Links from a task to its job and its job's log."""
+    from emep.links import LINKS
+
+    return list(LINKS)
+
+
 class EmepPlugin(AirflowPlugin):
-    """Mounts the API at ``/emep``; listens for tasks that end without their worker; adds a weight rule."""
+    """Mounts the API at ``/emep``; listens for tasks that end without their worker; adds a weight rule and
+    links to jobs.
+    """
 
     name = "emep"
     fastapi_apps = _Lazy(_fastapi_apps)
     listeners = _Lazy(_listeners)
     priority_weight_strategies = _Lazy(_weight_rules)
+    operator_extra_links = _Lazy(_links)

@@ -35,6 +35,8 @@ def test_from_submission_to_completion(api: Api) -> None:
     gap = api.call(token, "POST", f"{at}/logs?offset=99", content=b"x", headers=text)
     assert (gap.status_code, gap.json()["expected_offset"]) == (409, 6)
     assert api.call("viewer", "GET", f"{at}/logs").json()["text"] == "hello\n"
+    page = api.call("viewer", "GET", f"/jobs/{job['id']}/logs")
+    assert (page.text, page.headers["content-type"]) == ("hello\n", "text/plain; charset=utf-8")
 
     end = {"epoch": 1, "exit_code": 0, "result": {"status": "done"}}
     assert api.call(token, "POST", f"{at}/complete", json=end).json()["state"] == "completed"

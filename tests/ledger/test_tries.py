@@ -83,3 +83,22 @@ def test_after_an_end_of_its_own_the_next_try_begins_at_once(bench: Bench) -> No
     second = bench.submit(airflow=task(2))
     bench.plan()
     assert bench.job(second).state is JobState.STARTING
+
+
+def test_a_new_try_answers_the_dead_letter_of_the_one_before(bench: Bench) -> None:
+    bench.node(gpus=4)
+    first = bench.running(airflow=task(1, last_try=True))
+    bench.complete(first, 1)
+    assert [letter.state for letter in bench.ledger.dead_letters().items] == ["open"]
+    second = bench.submit(airflow=task(2, last_try=True))
+    (letter,) = bench.ledger.dead_letters(state=None).items
+    assert letter.state == "requeued"
+    assert second.id in letter.resolution
+
+
+def test_the_dead_letter_of_another_task_stays_open(bench: Bench) -> None:
+    bench.node(gpus=4)
+    first = bench.running(airflow=task(1, last_try=True))
+    bench.complete(first, 1)
+    bench.submit(airflow=task(2, task_id="other"))
+    assert [letter.state for letter in bench.ledger.dead_letters().items] == ["open"]

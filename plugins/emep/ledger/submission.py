@@ -24,7 +24,7 @@ from emep.ledger.ids import job_ids
 from emep.ledger.repository import chunks, job_view, job_views
 from emep.ledger.snapshot import model_job
 from emep.ledger.tables import Job
-from emep.ledger.tries import hold_back
+from emep.ledger.tries import answer_letters, hold_back
 from emep.policy import Policy
 from emep.scheduling import validate_job
 from emep.scheduling.model import Reject, RejectCode
@@ -150,6 +150,7 @@ class Submissions(LedgerBase):
         rows = [self._row(entry, tx.now) for entry in prepared]
         for row in rows:
             hold_back(tx, row, self.policy.preemption.grace_period + self.policy.lease.expiry)
+            answer_letters(tx, row)
         if rows:
             tx.session.execute(insert(Job), rows)
         views = []

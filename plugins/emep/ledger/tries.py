@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 from emep.api.schemas import JobState
 from emep.ledger.database import Transaction
 from emep.ledger.states import AllocationState, YieldCause
-from emep.ledger.tables import Allocation, AllocationNode, Job
+from emep.ledger.tables import Allocation, AllocationNode, DeadLetter, Job
 
 
 def hold_back(tx: Transaction, row: dict[str, Any], patience: float) -> None:
@@ -34,6 +34,27 @@ def hold_back(tx: Transaction, row: dict[str, Any], patience: float) -> None:
     if before is not None:
         row["not_before"] = tx.now + patience
         row["reason"] = f"waits until job {before[0]} of try {before[1]}, from which it resumes, has ended"
+
+
+def answer_letters(tx: Transaction, row: dict[str, Any]) -> None:
+    """Close the dead letters of earlier tries: the task was cleared in Airflow, and asks again."""
+    if row["dag_id"] is None or row["try_number"] <= 1:
+        return
+    earlier = select(Job.id).where(
+        *_same_task(row["dag_id"], row["run_id"], row["task_id"], row["map_index"]),
+        Job.try_number < row["try_number"],
+    )
+    tx.session.execute(
+        update(DeadLetter)
+        .where(DeadLetter.state == "open", DeadLetter.job_id.in_(earlier))
+        .values(
+            state="requeued",
+            resolved_at=tx.now,
+            resolved_by=row["submitted_by"],
+            resolution=f"its task was cleared: try {row['try_number']} asks with job {row['id']}",
+        )
+        .execution_options(synchronize_session=False)
+    )
 
 
 def let_go(tx: Transaction, allocation: Allocation) -> None:

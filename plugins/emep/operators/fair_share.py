@@ -15,11 +15,11 @@ from airflow.sdk import BaseOperator, RetryPolicy
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from emep.hooks.emep import DEFAULT_CONNECTION, client
-from emep.links import JobLink
+from emep.links import LINKS
 from emep.operators.asking import JOB_FIELDS, AsksForGpus, on_one_node
 from emep.operators.outcome import Outcome, outcome_of
 from emep.operators.retries import JITTER, MAX_RETRY_DELAY, RETRIES, RETRY_DELAY
-from emep.triggers.job import JobTrigger, describe
+from emep.triggers.job import JobTrigger, describe, labels
 from emep.triggers.log_stream import LogStream
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
         *JOB_FIELDS,
     )
     template_fields_renderers = {"input": "json", "extra_input": "json"}  # noqa: RUF012
-    operator_extra_links = (JobLink(),)
+    operator_extra_links = LINKS
     ui_color = "#dcecd9"
 
     def __init__(
@@ -238,7 +238,7 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
         while True:
             if (sentence := describe(job)) != said:
                 said = sentence
-                self.log.info(sentence)
+                self.log.info("%s%s", sentence, labels(job))
             self._read_log(api, job, stream)
             if _ended(job):
                 last_lines = time.monotonic() + LAST_LINES_SECONDS

@@ -19,7 +19,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from emep.hooks.emep import DEFAULT_CONNECTION, client
-from emep.links import JobLink
+from emep.links import LINKS
 from emep.operators.asking import JOB_FIELDS, AsksForGpus, on_one_node
 from emep.operators.outcome import outcome_of
 from emep.operators.retries import JITTER, MAX_RETRY_DELAY, RETRIES, RETRY_DELAY
@@ -74,7 +74,7 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
         "input": "json",
         "extra_input": "json",
     }
-    operator_extra_links = (JobLink(),)
+    operator_extra_links = LINKS
     ui_color = "#d9e6ec"
 
     def __init__(

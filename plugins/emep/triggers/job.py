@@ -153,7 +153,7 @@ class JobTrigger(BaseTrigger):
         sentence = describe(job)
         if sentence != self._said:
             self._said = sentence
-            self.log.info(sentence)
+            self.log.info("%s%s", sentence, labels(job))
 
     async def _read_log(self, hub: Hub, job: JobView) -> bool:
         """Show what is new in the log of the job's allocation; True if there was something."""
@@ -248,6 +248,13 @@ class JobTrigger(BaseTrigger):
         async with await async_client(self.conn_id) as client:
             await client.cancel(self.job_id, "the Airflow task was ended by a user")
         self.log.info("Job %s is cancelled", self.job_id)
+
+
+def labels(job: JobView) -> str:
+    """What ties a line of the log to the job's lines elsewhere."""
+    names = ("trace_id", "experiment_id", "job_type")
+    text = " ".join(f"{name}={value}" for name in names if (value := getattr(job, name)))
+    return f" [{text}]" if text else ""
 
 
 def describe(job: JobView) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
+from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from emep.api.auth import Caller, Reader, User, known_roles, may_edit_tasks
@@ -154,6 +156,28 @@ def _ids(text: str | None) -> list[str] | None:
 def get_job(job_id: JobId, _: Reader, runtime: RuntimeDep) -> JobView:
     """The job as it is now."""
     return runtime.ledger.job(job_id)
+
+
+@router.get(
+    "/jobs/{job_id}/logs",
+    summary="The job's log as text",
+    response_class=PlainTextResponse,
+    responses={200: {"content": {"text/plain": {}}}},
+)
+def job_log(job_id: JobId, _: Reader, runtime: RuntimeDep) -> StreamingResponse:
+    """The whole log of the job's present or last allocation, for a browser; empty before the first."""
+    job = runtime.ledger.job(job_id)
+
+    def pieces() -> Iterator[str]:
+        offset, more = 0, job.allocation_id is not None
+        while more and job.allocation_id is not None:
+            chunk = runtime.ledger.read_log(job.allocation_id, offset)
+            more, offset = chunk.next_offset > offset, chunk.next_offset
+            yield chunk.text
+
+    # A log is somebody's text: a browser must not guess that it is a page.
+    safe = {"X-Content-Type-Options": "nosniff"}
+    return StreamingResponse(pieces(), media_type="text/plain; charset=utf-8", headers=safe)
 
 
 @router.get("/jobs/{job_id}/explain", summary="Why it waits")
