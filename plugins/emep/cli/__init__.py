@@ -73,7 +73,13 @@ def _run(run: object, args: argparse.Namespace) -> int:
     except Exception as error:
         if (code := _code_of(error)) is None:
             raise
-        return fail(str(error), code)
+        return fail(_sentence_of(error), code)
+
+
+def _sentence_of(error: Exception) -> str:
+    """The sentence itself names what is not there; the parameter of its route says nothing to people."""
+    detail = getattr(error, "detail", "")
+    return detail if detail and getattr(error, "status", None) == 404 else str(error)
 
 
 def _code_of(error: Exception) -> int | None:

@@ -31,8 +31,15 @@ def add_api_argument(parser: argparse.ArgumentParser, **more: Any) -> None:
 
 def add_read_arguments(parser: argparse.ArgumentParser) -> None:
     """``--json`` and ``--api-url``, for read commands."""
-    parser.add_argument("--json", action="store_true", help="print what the API answered instead of a table")
+    parser.add_argument("--json", action="store_true", help="print what the API answered, as JSON")
     add_api_argument(parser)
+
+
+def count(text: str) -> int:
+    """A number of lines, at least one. Raises ArgumentTypeError for what is none."""
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"a whole number, 1 or more, not {text!r}")
+    return int(text)
 
 
 def add_action_arguments(parser: argparse.ArgumentParser, *, inherit: bool = False) -> None:

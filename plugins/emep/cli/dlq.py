@@ -10,6 +10,7 @@ from emep.cli.common import (
     add_read_arguments,
     all_pages,
     connect,
+    count,
     print_json,
     since,
     task_name,
@@ -32,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="open",
         help="those in this state (open)",
     )
-    listing.add_argument("--limit", type=int, default=200, metavar="N", help="at most so many (200)")
+    listing.add_argument("--limit", type=count, default=200, metavar="N", help="at most so many (200)")
     add_read_arguments(listing)
     for name, text in (
         ("requeue", "run the job again; an Airflow task that asked for it is cleared and asks again"),
         ("discard", "resolve it without running anything"),
     ):
-        action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
+        action = actions.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         action.add_argument("job", metavar="JOB", help="the job's id, as `emep dlq list` shows it")
         add_action_arguments(action)
 
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
     with connect(args) as client:
         if args.action == "list":
-            first = calls.dead_letters(args.state, limit=max(1, min(args.limit, 1000)))
+            first = calls.dead_letters(args.state, limit=min(args.limit, 1000))
             return _list(args, *all_pages(client, first, args.limit))
         resolve = calls.requeue_dead_letter if args.action == "requeue" else calls.discard_dead_letter
         letter = client.raw(resolve(args.job, args.reason))

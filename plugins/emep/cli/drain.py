@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from emep.cli.common import UsageError, add_action_arguments, connect, print_json
+
+if TYPE_CHECKING:
+    from emep.client import Call, EmepClient
 
 DESCRIPTION = """Give a node, or one GPU of it, no new work until `emep resume`.
 
@@ -39,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
     name, gpu = parse_target(args.target)
     with connect(args) as client:
-        node = client.raw(calls.drain(name, gpu, now=args.now, reason=args.reason))
+        node = change(client, name, calls.drain(name, gpu, now=args.now, reason=args.reason))
     if args.json:
         print_json(node)
         return 0
@@ -48,6 +51,19 @@ def run(args: argparse.Namespace) -> int:
     told = ", told to checkpoint and leave" if args.now and jobs else ""
     print(f"{args.target} {state_of(node, gpu)}{left}{told}")
     return 0
+
+
+def change(client: EmepClient, name: str, call: Call[Any]) -> dict[str, Any]:
+    """The node after ``call``. Raises EmepError where there is no such node."""
+    from emep.client import EmepApiError, EmepError
+
+    try:
+        node: dict[str, Any] = client.raw(call)
+    except EmepApiError as error:
+        if error.status == 404 and error.field == "name":
+            raise EmepError(f"there is no node {name!r}: `emep nodes` lists them") from error
+        raise
+    return node
 
 
 def _gpus(node: dict[str, Any], gpu: int | None) -> list[dict[str, Any]]:

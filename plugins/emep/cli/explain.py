@@ -36,7 +36,10 @@ def run(args: argparse.Namespace) -> int:
 def facts(answer: dict[str, Any]) -> list[tuple[str, object]]:
     """What the explanation says, each with its name."""
     deficit = answer["deficit"]
-    factor = "0.25" if deficit is None else f"clamp(1 + {deficit:.4g}, 0.25, 2)"
+    if deficit is None:
+        factor = "0.25"
+    else:
+        factor = f"clamp(1 {'-' if deficit < 0 else '+'} {abs(deficit):.4g}, 0.25, 2)"
     known: list[tuple[str, object]] = [("position", answer["position"])]
     known += [(reason["code"], reason["text"]) for reason in answer["reasons"]]
     known += [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from emep.cli.common import add_read_arguments, all_pages, connect, print_json, since, task_name
+from emep.cli.common import add_read_arguments, all_pages, connect, count, print_json, since, task_name
 from emep.cli.table import print_table
 
 DESCRIPTION = "List jobs that have ended, newest first: how long they waited and ran, and how they ended."
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user", help="only this user's")
     parser.add_argument("--dag", metavar="DAG_ID", help="only jobs of this DAG's tasks")
     parser.add_argument("--run", metavar="RUN_ID", help="only jobs of this run's tasks")
-    parser.add_argument("--limit", type=int, default=50, metavar="N", help="at most so many jobs (50)")
+    parser.add_argument("--limit", type=count, default=50, metavar="N", help="at most so many jobs (50)")
     add_read_arguments(parser)
 
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         user=args.user,
         dag_id=args.dag,
         run_id=args.run,
-        limit=max(1, min(args.limit, 1000)),
+        limit=min(args.limit, 1000),
     )
     with connect(args) as client:
         jobs, total = all_pages(client, call, args.limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from emep.cli.common import add_read_arguments, all_pages, connect, print_json, since
+from emep.cli.common import add_read_arguments, all_pages, connect, count, print_json, since
 from emep.cli.table import print_table
 
 DESCRIPTION = "List pending and running jobs, those that run first."
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="every state, ended jobs too")
     parser.add_argument("--queue", help="only this queue")
     parser.add_argument("--project", help="only this project, with those below it")
-    parser.add_argument("--limit", type=int, default=200, metavar="N", help="at most so many jobs (200)")
+    parser.add_argument("--limit", type=count, default=200, metavar="N", help="at most so many jobs (200)")
     add_read_arguments(parser)
 
 
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
     states = () if args.all else (args.state or LIVE).split(",")
     with connect(args) as client:
-        call = calls.jobs(states, queue=args.queue, project=args.project, limit=max(1, min(args.limit, 1000)))
+        call = calls.jobs(states, queue=args.queue, project=args.project, limit=min(args.limit, 1000))
         jobs, total = all_pages(client, call, args.limit)
     if args.json:
         print_json({"items": jobs, "total": total})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from emep.cli.common import add_action_arguments, compact_indices, connect, print_json
-from emep.cli.drain import add_target, parse_target, state_of
+from emep.cli.drain import add_target, change, parse_target, state_of
 
 DESCRIPTION = """Let a node, or one GPU of it, take work again after `emep drain`.
 
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
 
     name, gpu = parse_target(args.target)
     with connect(args) as client:
-        node = client.raw(calls.resume(name, gpu, reason=args.reason))
+        node = change(client, name, calls.resume(name, gpu, reason=args.reason))
     if args.json:
         print_json(node)
         return 0

@@ -115,7 +115,9 @@ def run(args: argparse.Namespace) -> int:
             started = client.raw(calls.trigger_dag(dag_id, conf))
         except EmepApiError as error:
             if error.status in (400, 422):
-                return fail(f"{dag_id} refuses these fields: {error}", WRONG_USE)
+                # Airflow adds the whole schema of the field, after an empty line.
+                sentence = str(error).partition("\n\n")[0]
+                return fail(f"{dag_id} refuses these fields: {sentence}", WRONG_USE)
             raise
         run_id = started["dag_run_id"]
         if args.wait:

@@ -72,16 +72,17 @@ class Demo:
                 agents = self._start_agents(stack)
                 stack.wait_until_ready(api, DAG_ID, agents)
             address = f"{api.url}  (user admin, password {stack.secrets.admin_password})"
-            self.screen.say(f"Airflow is ready after {self._seconds():.0f} s: {address}")
+            export = (
+                f"For emep in another terminal: export EMEP_API_URL={api.url} EMEP_USERNAME=admin "
+                f"EMEP_PASSWORD={stack.secrets.admin_password}"
+            )
+            self.screen.say(f"Airflow is ready after {self._seconds():.0f} s: {address}\n{export}")
             with self.screen.busy("Waiting for the models"):
                 stack.finished("models")
             code = self._pipeline(api, stack.processes)
             if not self.options.exit:
                 self.screen.say(
-                    f"\nAirflow: {address}\n"
-                    f"For emep in another terminal: export EMEP_API_URL={api.url} EMEP_USERNAME=admin "
-                    f"EMEP_PASSWORD={stack.secrets.admin_password}\n"
-                    "Ctrl-C ends the demo and every process it started."
+                    f"\nAirflow: {address}\n{export}\nCtrl-C ends the demo and every process it started."
                 )
                 self._stay(stack.processes)
             return code
