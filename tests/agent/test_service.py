@@ -125,7 +125,8 @@ def test_two_epochs_of_one_allocation_never_share_a_gpu(
     api.give(start_order("a1", epoch=2, steps=[["print", "second epoch"]]))
     polls = len(api.polls)
     api.until(lambda: len(api.polls) >= polls + 2)
-    assert api.running_now() == {("a1", 1)}
+    assert ("a1", 1) in api.running_now()
+    assert "second epoch" not in api.log_text("a1")
     (folder / "go").touch()
     assert api.ended("a1", 2).exit_code == 0
 
@@ -143,6 +144,26 @@ def test_what_waits_for_a_gpu_starts_when_it_is_free_and_not_when_the_order_is_r
         api.orders.clear()
     (folder / "go").touch()
     assert api.ended("a2").exit_code == 0
+
+
+def test_what_waits_for_a_gpu_is_listed_so_that_its_gpus_are_nobody_elses_until_it_is_dropped(
+    api: SmallApi, start_agent: Start, folder: Path
+) -> None:
+    start_agent()
+    api.give(start_order("a1", steps=[["wait", str(folder / "go")]]))
+    api.until(lambda: api.running_now() == {("a1", 1)})
+    api.give(start_order("a2", steps=[["print", "must not run"]]))
+    api.until(lambda: api.running_now() == {("a1", 1), ("a2", 1)})
+    with api.changed:
+        api.orders.clear()
+    api.give(stop("a2", Directive.ABORT, 0))
+    api.until(lambda: api.running_now() == {("a1", 1)})
+    (folder / "go").touch()
+    api.ended("a1")
+    polls = len(api.polls)
+    api.until(lambda: len(api.polls) >= polls + 2)
+    assert api.running_now() == set()
+    assert api.log_text("a2") == ""
 
 
 def test_a_stop_order_lets_the_work_checkpoint(api: SmallApi, start_agent: Start, folder: Path) -> None:

@@ -194,15 +194,16 @@ def test_bad_input_of_a_real_engine_fails_the_job_with_its_sentence(
     assert "missing" in job.reason
 
 
-def test_a_killed_supervisor_fails_the_job_and_frees_its_gpus(
+def test_a_killed_supervisor_puts_its_job_back_in_the_same_try_and_frees_its_gpus(
     client: EmepClient, agent: Start, folder: Path
 ) -> None:
     agent("killed", f"{sys.executable} {STEPS_ENGINE}")
     spec = steps(["print", "working"], ["pid", str(folder / "pid")], ["wait", str(folder / "never")])
     job = submit(client, "killed", spec, gpu_count=4)
     os.kill(int(when_written(folder / "pid", 60)), signal.SIGKILL)
-    job = ended(client, job)
-    assert (job.state, job.exit_code) == (JobState.FAILED, 137)
+    job = until(lambda: (now := client.job(job.id)).state is JobState.PENDING and now)
+    assert (job.requeues, job.try_number, job.exit_code) == (1, 1, 137)
+    assert "SIGKILL" in job.reason
     assert client.logs(job.allocation_id or "").text == "working\n"
     until(lambda: not any(gpu["job_id"] for gpu in client.node("killed").model_dump()["gpus"]))
 

@@ -36,3 +36,10 @@ def test_a_poll_that_was_given_up_answers_at_once_and_takes_no_order_along(api):
         api.user.submit_job(JobRequest(spec=SPEC))
         (order,) = newest.result(15).orders
     assert order.kind == "start"
+
+
+def test_an_order_that_went_to_a_poll_nobody_read_is_given_again_at_once(api):
+    api.user.submit_job(JobRequest(spec=SPEC))
+    (order,) = api.agent.poll("n0", PollRequest(timeout=25)).orders
+    assert api.agent.poll("n0", PollRequest(timeout=0)).orders == [], "it was given, and is being carried out"
+    assert api.agent.poll("n0", PollRequest(timeout=25, gave_up=True)).orders == [order]

@@ -42,6 +42,8 @@ class Agent:
         """What runs here has changed: the poll that is under way says something old."""
         self._waiting: dict[Key, tuple[float, StartOrder]] = {}
         """Orders whose GPU has not been let go yet, and when each came."""
+        self._gave_up = False
+        """The last poll was not waited for: its answer, if there was one, is not carried out."""
         self._stopping = asyncio.Event()
         self._at_once = False
         self._draining: set[asyncio.Task[None]] = set()
@@ -122,11 +124,14 @@ class Agent:
         )
 
     def _listed(self) -> list[RunningAllocation]:
-        return [
-            RunningAllocation(allocation_id=run.key[0], epoch=run.key[1])
-            for run in self._runs.values()
-            if run.listed
-        ]
+        """What runs, and what may still be started: of what is not listed the GPUs are given to others."""
+        now = time.monotonic()
+        self._waiting = {
+            key: kept for key, kept in self._waiting.items() if now - kept[0] < KEPT_ORDER_SECONDS
+        }
+        keys = [run.key for run in self._runs.values() if run.listed]
+        keys += [key for key in self._waiting if key not in self._runs]
+        return [RunningAllocation(allocation_id=name, epoch=epoch) for name, epoch in keys]
 
     def _start(self, order: StartOrder) -> bool:
         """Carry out a start order; False if there is nothing to do (yet)."""
@@ -245,24 +250,34 @@ class Agent:
     async def _poll_once(self) -> bool:
         """One long poll, given up as soon as what it said is old. False if it brought only known orders."""
         self._changed.clear()
-        request = PollRequest(running=self._listed(), timeout=self._settings.poll_timeout)
+        request = PollRequest(
+            running=self._listed(), timeout=self._settings.poll_timeout, gave_up=self._gave_up
+        )
         polling = asyncio.create_task(self._client.poll(self._settings.name, request))
         changed = asyncio.create_task(self._changed.wait())
         try:
             await asyncio.wait([polling, changed], return_when=asyncio.FIRST_COMPLETED)
         finally:
             changed.cancel()
-            if not polling.done():
+            self._gave_up = not polling.done()
+            if self._gave_up:
                 self._drain(polling)
         return not polling.done() or self._carry_out(polling.result())
 
     def _drain(self, polling: asyncio.Task[PollAnswer]) -> None:
-        """Take what a poll that was given up may still bring: its orders may be under way already."""
+        """Let a poll that was given up come to its end.
+
+        What it orders to start is not started: the next poll did not list it, so its GPUs may be somebody
+        else's by now. That poll says that this one was given up, and is given the orders again.
+        """
 
         async def drain() -> None:
             with suppress(EmepError, TimeoutError):
                 async with asyncio.timeout(_DRAIN_SECONDS):
-                    self._carry_out(await polling)
+                    answer = await polling
+                    self._carry_out(
+                        PollAnswer(orders=[one for one in answer.orders if isinstance(one, StopOrder)])
+                    )
 
         task = asyncio.create_task(drain())
         self._draining.add(task)
@@ -279,7 +294,10 @@ class Agent:
         return not answer.orders or any(carried_out)
 
     def _carry_out_stop(self, order: StopOrder) -> bool:
-        run = self._runs.get((order.allocation_id, order.epoch))
+        key = (order.allocation_id, order.epoch)
+        if self._waiting.pop(key, None) is not None:
+            return True
+        run = self._runs.get(key)
         return run is not None and run.stop(order.directive, order.grace_seconds)
 
     async def _say_farewell(self) -> None:

@@ -117,6 +117,8 @@ class PollRequest(Request):
     timeout: float = Field(default=20, ge=0, le=30)
     leaving: bool = False
     """The agent is about to end: nothing more is to be given to this node until it registers again."""
+    gave_up: bool = False
+    """The poll before was given up: orders that it may have been answered with were not carried out."""
 
 
 class StartOrder(BaseModel):

@@ -53,6 +53,10 @@ class OrderGate:
         for order in orders:
             self._given[self._key(node, order)] = now
 
+    def forget(self, node: str) -> None:
+        """What the node was given lately did not arrive."""
+        self._given = {key: at for key, at in self._given.items() if key[0] != node}
+
     @staticmethod
     def _key(node: str, order: StartOrder | StopOrder) -> tuple[str, str, int, str]:
         what = order.directive.value if isinstance(order, StopOrder) else order.kind
@@ -141,6 +145,8 @@ async def poll(name: NodeName, request: PollRequest, _: Agent, runtime: RuntimeD
     deadline = clock() + request.timeout
     async with follower.subscribe(node_topic(name)) as subscription:
         supersede(name, subscription)
+        if request.gave_up:
+            gate.forget(name)
         await run_in_threadpool(ledger.check_in, name, request.running, leaving=request.leaving)
         while True:
             answer, wants_confirmation = await run_in_threadpool(ledger.orders, name, request.running)
