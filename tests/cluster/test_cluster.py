@@ -280,12 +280,15 @@ def test_a_node_without_power_is_dead_and_comes_back_empty(local_cluster: LocalC
     node = local_cluster.nodes[0]
     container = _container(bench, name)
     node.cut_power()
-    assert node.processes_of(container) == []
-    local_cluster.wait_node(node.name, ready=False)
-    until(lambda: bench.get(name).metadata.deletion_timestamp, 60, "the pod to be evicted")
-    assert name in bench.names()  # nobody is there to say that it has ended
-    local_cluster.boot(node)
-    local_cluster.wait_node(node.name, ready=True)
+    try:
+        # The kernel kills at once, and takes the dead out of their control groups a moment later.
+        until(lambda: node.processes_of(container) == [], 10, "every process of the container to be gone")
+        local_cluster.wait_node(node.name, ready=False)
+        until(lambda: bench.get(name).metadata.deletion_timestamp, 60, "the pod to be evicted")
+        assert name in bench.names()  # nobody is there to say that it has ended
+    finally:
+        local_cluster.boot(node)
+        local_cluster.wait_node(node.name, ready=True)
     bench.gone(name)
     again = bench.run("sh", "-c", "echo back", node=node.name, gpus=local_cluster.settings.gpus)
     bench.phase(again, "Succeeded")
