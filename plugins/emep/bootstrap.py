@@ -198,7 +198,9 @@ def migrate() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; 0 done, 2 for a file that cannot be used."""
-    parser = argparse.ArgumentParser(prog="python -m emep.bootstrap", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m emep.bootstrap", description="Load airflow_settings.yaml into plain Airflow."
+    )
     parser.add_argument("file", type=Path, help="airflow_settings.yaml")
     parser.add_argument("--migrate", action="store_true", help="migrate Airflow's database first")
     args = parser.parse_args(arguments)

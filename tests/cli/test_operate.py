@@ -100,7 +100,8 @@ def test_dead_letters_that_are_not_there(server: EmepServer, emep: Emep) -> None
         ["drain"], ["drain", "n:x"], ["drain", ":1"], ["resume", "n:-1"], ["requeue"], ["dlq"],
         ["dlq", "forget", "j"], ["share", "set", "queue:merge", "lots"], ["history", "--limit", "x"],
         ["share", "set", "queue:merge", "-1"], ["share", "set", "queue:merge"],
-        ["share", "set", "queue:merge", "nan"],
+        ["share", "set", "queue:merge", "nan"], ["queue", "--limit", "0"], ["queue", "--limit", "-1"],
+        ["dlq", "list", "--limit", "0"], ["queue", "--state", "nonsense"], ["history", "--state", "done"],
     ],
 )  # fmt: skip
 def test_wrong_use_is_exit_2_on_standard_error(emep: Emep, arguments: list[str]) -> None:

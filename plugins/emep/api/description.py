@@ -19,11 +19,14 @@ td, th { padding: .15rem .8rem .15rem 0; text-align: left; vertical-align: top }
 """
 
 
-def page(description: Mapping[str, Any]) -> str:
-    """HTML of an OpenAPI document: every operation with its parameters, every schema as JSON."""
+def page(description: Mapping[str, Any], root: str = "") -> str:
+    """HTML of an OpenAPI document: every operation with its parameters, every schema as JSON.
+
+    ``root`` is where the app is mounted; it stands before every path.
+    """
     info = description["info"]
     operations = "".join(
-        _operation(path, method, operation)
+        _operation(root + path, method, operation)
         for path, methods in description["paths"].items()
         for method, operation in methods.items()
     )

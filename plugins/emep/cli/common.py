@@ -35,6 +35,29 @@ def add_read_arguments(parser: argparse.ArgumentParser) -> None:
     add_api_argument(parser)
 
 
+STATES = (
+    "pending",
+    "starting",
+    "running",
+    "yielding",
+    "completed",
+    "failed",
+    "cancelled",
+    "rejected",
+    "expired",
+    "dead",
+)
+
+
+def states(text: str) -> list[str]:
+    """States of jobs, separated by commas. Raises ArgumentTypeError that names one there is not."""
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    for name in found:
+        if name not in STATES:
+            raise argparse.ArgumentTypeError(f"{name!r} is no state of a job; there are {', '.join(STATES)}")
+    return found
+
+
 def count(text: str) -> int:
     """A number of lines, at least one. Raises ArgumentTypeError for what is none."""
     if not (text.isascii() and text.isdigit() and int(text) > 0):

@@ -82,7 +82,7 @@ def row(letter: dict[str, Any]) -> list[object]:
     job = letter["job"]
     why = letter["reason"]
     if letter["state"] != "open":
-        why = f"{letter['state']} by {letter['resolved_by']}: {letter['resolution']}"
+        why = f"{why} ({letter['state']} by {letter['resolved_by']}: {letter['resolution']})"
     return [
         letter["id"],
         letter["state"],

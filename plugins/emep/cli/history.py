@@ -5,7 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from emep.cli.common import add_read_arguments, all_pages, connect, count, print_json, since, task_name
+from emep.cli.common import (
+    add_read_arguments,
+    all_pages,
+    connect,
+    count,
+    print_json,
+    since,
+    states,
+    task_name,
+)
 from emep.cli.table import print_table
 
 DESCRIPTION = "List jobs that have ended, newest first: how long they waited and ran, and how they ended."
@@ -18,7 +27,9 @@ COLUMNS = [
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Filters, and how much is shown."""
-    parser.add_argument("--state", metavar="STATE[,..]", help=f"only these states (default: {ENDED})")
+    parser.add_argument(
+        "--state", type=states, metavar="STATE[,..]", help=f"only these states (default: {ENDED})"
+    )
     parser.add_argument("--queue", help="only this queue")
     parser.add_argument("--project", help="only this project, with those below it")
     parser.add_argument("--user", help="only this user's")
@@ -33,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from emep.client import calls
 
     call = calls.jobs(
-        (args.state or ENDED).split(","),
+        (args.state or ENDED.split(",")),
         queue=args.queue,
         project=args.project,
         user=args.user,

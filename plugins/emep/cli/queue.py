@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from emep.cli.common import add_read_arguments, all_pages, connect, count, print_json, since
+from emep.cli.common import add_read_arguments, all_pages, connect, count, print_json, since, states
 from emep.cli.table import print_table
 
 DESCRIPTION = "List pending and running jobs, those that run first."
@@ -14,7 +14,9 @@ LIVE = "running,yielding,starting,pending"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Filters, and how much is shown."""
-    parser.add_argument("--state", metavar="STATE[,..]", help=f"only these states (default: {LIVE})")
+    parser.add_argument(
+        "--state", type=states, metavar="STATE[,..]", help=f"only these states (default: {LIVE})"
+    )
     parser.add_argument("--all", action="store_true", help="every state, ended jobs too")
     parser.add_argument("--queue", help="only this queue")
     parser.add_argument("--project", help="only this project, with those below it")
@@ -26,9 +28,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the queue."""
     from emep.client import calls
 
-    states = () if args.all else (args.state or LIVE).split(",")
+    wanted = () if args.all else (args.state or LIVE.split(","))
     with connect(args) as client:
-        call = calls.jobs(states, queue=args.queue, project=args.project, limit=min(args.limit, 1000))
+        call = calls.jobs(wanted, queue=args.queue, project=args.project, limit=min(args.limit, 1000))
         jobs, total = all_pages(client, call, args.limit)
     if args.json:
         print_json({"items": jobs, "total": total})

@@ -47,4 +47,4 @@ def openapi(request: Request, _: CallerDep) -> JSONResponse:
 @root.get("/docs")
 def docs(request: Request, _: CallerDep) -> HTMLResponse:
     """The API's description as a page that loads nothing from elsewhere."""
-    return HTMLResponse(page(request.app.openapi()))
+    return HTMLResponse(page(request.app.openapi(), request.scope.get("root_path", "")))
