@@ -97,7 +97,7 @@ class Runner:
                 self._stopping.wait(1.0)
 
     def _rest(self) -> None:
-        """Leave the process to those who call it for a quarter of what the cycle took; news gathers meanwhile."""
+        """Leave the process to its callers for a quarter of what the cycle took; news gathers meanwhile."""
         if self.planner.last is not None:
             self._stopping.wait(min(self.planner.last.seconds / 4, REST_SECONDS))
 
