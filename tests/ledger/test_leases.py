@@ -7,7 +7,7 @@ from tests.builders.ledger import Bench
 
 from emep.api.schemas import Completion, Heartbeat, JobState, JobView
 from emep.exceptions import ConflictError, ForbiddenError, StaleEpochError
-from emep.ledger.snapshot import KUBERNETES, RUNTIME_LABEL
+from emep.ledger.job_rows import KUBERNETES, RUNTIME_LABEL
 
 LABELS = {RUNTIME_LABEL: KUBERNETES}
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
+from tests.builders.inbox import Inbox as KeepingInbox
 from tests.builders.jobs import job_view
 from tests.builders.ledger import SPEC
 from tests.builders.real_api import real_api
@@ -25,21 +26,8 @@ TASK = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, id="i"
 RESULT = {"status": "done", "metrics": {"batches": [[0, 1], [2]]}}
 
 
-class Inbox:
-    """Airflow's supervisor, as far as a trigger speaks to it."""
-
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-        self.kept: dict[str, Any] = {}
-
-    def send(self, msg: Any) -> Any:
-        self.sent.append(msg)
-        if type(msg).__name__ == "SetXCom":
-            self.kept[msg.key] = msg.value
-            return None
-        from airflow.sdk.execution_time.comms import XComResult
-
-        return XComResult(key=msg.key, value=self.kept.get(msg.key))
+class Inbox(KeepingInbox):
+    """As every test of triggers has it; of a value the whole message."""
 
     def value(self, key: str = "return_value") -> Any:
         return next(msg for msg in self.sent if type(msg).__name__ == "SetXCom" and msg.key == key)

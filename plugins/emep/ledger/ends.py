@@ -17,8 +17,9 @@ from typing import Any
 from emep.api.schemas import Completion, JobState
 from emep.ledger.base import LedgerBase
 from emep.ledger.database import Transaction
+from emep.ledger.job_rows import model_job
 from emep.ledger.repository import current_allocation, to_datetime
-from emep.ledger.snapshot import model_job, read_nodes
+from emep.ledger.snapshot import read_nodes
 from emep.ledger.states import AllocationEvent, JobEvent, YieldCause
 from emep.ledger.tables import Job
 from emep.scheduling import validate_job

@@ -17,12 +17,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from emep.api.schemas import JobState
+from emep.ledger.job_rows import job_of_row
 from emep.ledger.repository import clock_row
 from emep.ledger.snapshot import (
     Contents,
     LedgerSnapshot,
     estimated,
-    job_of_row,
     read_contents,
     read_ended_usage,
     read_jobs,

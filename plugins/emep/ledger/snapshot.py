@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Text, and_, cast, select
+from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.orm import Session
 
 from emep.api.schemas import JobState
+from emep.ledger.job_rows import JOB_WIDTH, as_text, job_columns, job_of_row
 from emep.ledger.pool_counts import less_plain_tasks
 from emep.ledger.repository import chunks, clock_row
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState
@@ -42,104 +42,6 @@ class LedgerSnapshot:
     taken_at: float
     reason_codes: Mapping[str, str]
     """Pending job -> the codes that are stored as what it waits for."""
-
-
-def model_job(row: Any, policy: Policy) -> model.Job:
-    """A job's row (or any object with its columns) as the core sees it."""
-    return _job([getattr(row, name) for name in _JOB_COLUMNS], policy)
-
-
-def job_of_row(row: Any, policy: Policy) -> model.Job:
-    """As ``model_job``, of a row that begins with ``_job_columns()``: by position, for many rows."""
-    return _job(row[:_JOB_WIDTH], policy)
-
-
-def _job(columns: Sequence[Any], policy: Policy) -> model.Job:
-    """``columns``: those of ``_JOB_COLUMNS``, in that order."""
-    (
-        job_id,
-        submitted_at,
-        queue,
-        priority,
-        project,
-        user,
-        gpu_count,
-        node_count,
-        cpu,
-        memory,
-        gpu_memory_min,
-        gpu_type,
-        nvlink_required,
-        topology,
-        max_duration,
-        preemptible,
-        checkpoint_interval,
-        placement,
-        runtime,
-        job_type,
-        preempted,
-        queued_at,
-        not_before,
-    ) = columns
-    where = _where_of_text if isinstance(topology, str) else _where
-    required, preferred, affinity, anti_affinity = where(topology, runtime)
-    return model.Job(
-        id=job_id,
-        submit_time=submitted_at,
-        queue=queue,
-        priority=policy.canonical_class(priority),
-        project=project,
-        user=user,
-        gpu_count=gpu_count,
-        node_count=node_count,
-        cpu=cpu,
-        memory=memory,
-        gpu_memory_min=gpu_memory_min,
-        gpu_type=gpu_type,
-        nvlink_required=nvlink_required,
-        topology_required=required,
-        topology_preferred=preferred,
-        affinity=affinity,
-        anti_affinity=anti_affinity,
-        max_duration=max_duration,
-        preemptible=preemptible,
-        checkpoint_interval=checkpoint_interval,
-        placement=placement,
-        job_type=job_type,
-        preempted=preempted,
-        queued_at=queued_at,
-        not_before=not_before,
-    )
-
-
-RUNTIME_LABEL, KUBERNETES = "emep/runtime", "kubernetes"
-"""Of nodes whose work is started by Kubernetes: pods go there only, and what agents start never."""
-Where = tuple[str | None, str | None, tuple[model.LabelTerm, ...], tuple[model.LabelTerm, ...]]
-"""What a job asks of the place: required and preferred level, affinity, anti-affinity."""
-
-
-def _where(topology: Mapping[str, Any] | None, runtime: str) -> Where:
-    given = topology or {}
-    return (
-        given.get("required"),
-        given.get("preferred"),
-        _terms(given.get("affinity"), runtime == "kubernetes"),
-        _terms(given.get("anti_affinity"), runtime == "agent"),
-    )
-
-
-@lru_cache(maxsize=4096)
-def _where_of_text(topology: str, runtime: str) -> Where:
-    """As ``_where``, of the column's text: thousands of jobs say the same."""
-    return _where(json.loads(topology), runtime)
-
-
-def _terms(labels: Mapping[str, str] | None, on_kubernetes: bool) -> tuple[model.LabelTerm, ...]:
-    """The job's own terms, and the one that its runtime adds."""
-    if not labels and not on_kubernetes:
-        return ()
-    wanted = dict(labels or {}) | ({RUNTIME_LABEL: KUBERNETES} if on_kubernetes else {})
-    return tuple(model.LabelTerm(key, value) for key, value in sorted(wanted.items()))
 
 
 class Live(NamedTuple):
@@ -284,7 +186,7 @@ def _only(query: Any, column: Any, names: Collection[str] | None) -> Iterable[An
 def read_jobs(session: Session, *where: ColumnElement[bool], ids: Collection[str] | None = None) -> list[Any]:
     """Rows of jobs with what ``model_job`` reads, their state, their reason's codes and what they took."""
     more = (Job.state, Job.reason_code, Job.epoch, Job.started_at, Job.ended_at)
-    query = select(*_job_columns(), *more).where(*where).order_by(Job.id)
+    query = select(*job_columns(), *more).where(*where).order_by(Job.id)
     return [row for part in _only(query, Job.id, ids) for row in session.execute(part)]
 
 
@@ -328,7 +230,7 @@ def estimated(job: model.Job, history: DurationHistory) -> model.Job:
 def read_live(session: Session, policy: Policy, ids: Collection[str] | None = None) -> dict[str, Live]:
     """Allocations that are not over (of those named), by id."""
     query = (
-        select(*_job_columns(), *_ALLOCATION_COLUMNS)
+        select(*job_columns(), *_ALLOCATION_COLUMNS)
         .join(Job, Job.id == Allocation.job_id)
         .where(Allocation.state.in_([state.value for state in LIVE_ALLOCATION_STATES]))
     )
@@ -349,7 +251,7 @@ def _live(row: Any, policy: Policy) -> tuple[str, Live]:
         last_checkpoint_at,
         yield_deadline,
         held_for,
-    ) = row[_JOB_WIDTH:]
+    ) = row[JOB_WIDTH:]
     yielding = state == AllocationState.YIELDING.value
     allocation = model.Allocation(
         job=job_of_row(row, policy),
@@ -374,7 +276,7 @@ def read_leaving(
     free.
     """
     query = (
-        select(*_job_columns(), *_ALLOCATION_COLUMNS, AllocationGpu.node, AllocationGpu.gpu_index)
+        select(*job_columns(), *_ALLOCATION_COLUMNS, AllocationGpu.node, AllocationGpu.gpu_index)
         .join(Allocation, Allocation.id == AllocationGpu.allocation_id)
         .join(Job, Job.id == Allocation.job_id)
         .where(Allocation.state.in_([AllocationState.LOST.value, AllocationState.RELEASED.value]))
@@ -419,21 +321,11 @@ def read_ended_usage(session: Session) -> list[tuple[str, str, str, float, float
 
 # ---- columns -----------------------------------------------------------------------------------------------
 
-
-def _job_columns() -> list[Any]:
-    """``_JOB_COLUMNS``; JSON as its text, which is decoded once for all jobs that say the same."""
-    return [_as_text(Job.topology) if name == "topology" else getattr(Job, name) for name in _JOB_COLUMNS]
-
-
-def _as_text(column: Any) -> Any:
-    return cast(column, Text).label(column.key)
-
-
 _ALLOCATION_COLUMNS = (
     Allocation.id.label("allocation_id"),
     Allocation.state.label("allocation_state"),
-    _as_text(Allocation.gpus),
-    _as_text(Allocation.nodes),
+    as_text(Allocation.gpus),
+    as_text(Allocation.nodes),
     Allocation.granted_at,
     Allocation.billing_rate,
     Allocation.first_heartbeat_at,
@@ -447,34 +339,8 @@ _NODE_COLUMNS = (
     Node.pool,
     Node.rack,
     Node.block,
-    _as_text(Node.labels),
+    as_text(Node.labels),
     Node.cpu,
     Node.memory,
     Node.network_bandwidth_gbps,
 )
-_JOB_COLUMNS = [
-    "id",
-    "submitted_at",
-    "queue",
-    "priority",
-    "project",
-    "user",
-    "gpu_count",
-    "node_count",
-    "cpu",
-    "memory",
-    "gpu_memory_min",
-    "gpu_type",
-    "nvlink_required",
-    "topology",
-    "max_duration",
-    "preemptible",
-    "checkpoint_interval",
-    "placement",
-    "runtime",
-    "job_type",
-    "preempted",
-    "queued_at",
-    "not_before",
-]
-_JOB_WIDTH = len(_JOB_COLUMNS)

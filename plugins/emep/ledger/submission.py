@@ -21,8 +21,8 @@ from emep.exceptions import EmepError, InvalidError, RejectedJobError, Unavailab
 from emep.ledger.base import LedgerBase
 from emep.ledger.database import Transaction
 from emep.ledger.ids import job_ids
+from emep.ledger.job_rows import model_job
 from emep.ledger.repository import chunks, job_view, job_views
-from emep.ledger.snapshot import model_job
 from emep.ledger.tables import Job
 from emep.ledger.tries import answer_letters, hold_back
 from emep.policy import Policy
