@@ -10,8 +10,9 @@ from emep.ledger.drains import Drains
 from emep.ledger.jobs import Jobs
 from emep.ledger.leases import Leases
 from emep.ledger.logs import Logs
+from emep.ledger.orders import Orders
 from emep.ledger.shares import Shares
 
 
-class LedgerService(Jobs, Leases, Logs, Drains, DeadLetters, Shares):
+class LedgerService(Jobs, Leases, Orders, Logs, Drains, DeadLetters, Shares):
     """Jobs, nodes, allocations, logs and reclamation over one database, one policy and one clock."""
