@@ -14,7 +14,8 @@ from typing import Any
 from engines.artifacts import path_to_uri
 from engines.contract import ExitCode, Preempted, Spec
 from engines.merge.output import OutputFolder
-from engines.merge.plan import MergePlan, make_plan, open_models
+from engines.merge.plan import make_plan, open_models
+from engines.merge.planned import MergePlan
 from engines.merge.recipe import parse_recipe
 from engines.supervisor_progress import Progress
 

@@ -15,7 +15,8 @@ from engines.contract import BadInputError, Context, Outcome
 from engines.merge.architecture import architecture, layer_count
 from engines.merge.command import estimate
 from engines.merge.digests import digest_headers
-from engines.merge.plan import MergePlan, make_plan, open_models
+from engines.merge.plan import make_plan, open_models
+from engines.merge.planned import MergePlan
 from engines.merge.recipe import load_recipe, parse_recipe, search_parameters, start_values, substitute
 from engines.merge.vocabulary import vocabulary_file
 from engines.merge.wording import check_keys, wrong

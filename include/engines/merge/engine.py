@@ -20,7 +20,8 @@ from engines.checkpoint import CheckpointStore, spec_digest
 from engines.contract import BadInputError, Context, EngineError, Outcome, Output, Preempted
 from engines.merge.digests import BackgroundDigests
 from engines.merge.output import MANIFEST, OutputFolder, check_name
-from engines.merge.plan import MergePlan, PlannedTensor, make_plan, open_models
+from engines.merge.plan import make_plan, open_models
+from engines.merge.planned import MergePlan, PlannedTensor
 from engines.merge.recipe import parse_recipe
 from engines.merge.sources import TensorAccess, make_job, to_stored
 from engines.merge.wording import check_keys, wrong

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from engines.merge.methods.job import BLOCK
-from engines.merge.plan import MergePlan, make_plan, open_models
+from engines.merge.plan import make_plan, open_models
+from engines.merge.planned import MergePlan
 from engines.merge.recipe import ModelRef, Recipe, load_recipe, parse_recipe, start_values, substitute
 from engines.merge.sources import TensorAccess, make_job, to_stored
 from engines.tensor.layout import ModelLayout

@@ -18,127 +18,24 @@ Rules that are easy to get wrong, in one place:
 
 from __future__ import annotations
 
-import copy
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from engines.contract import BadInputError
-from engines.merge.architecture import (
-    LAYER_KEYS,
-    ModelView,
-    architecture,
-    belongs_to_first,
-    layer_count,
-    split_name,
-    text_config,
-)
+from engines.merge.architecture import ModelView, architecture, belongs_to_first, split_name
+from engines.merge.groups import Group, layer_groups
 from engines.merge.methods import Base, Parameter, Scope
 from engines.merge.methods.task_vectors import ZERO_WEIGHT
-from engines.merge.recipe import ModelRef, Parameters, Recipe
+from engines.merge.output_config import output_config
+from engines.merge.planned import MergePlan, PlannedInput, PlannedTensor
+from engines.merge.recipe_data import Parameters, Recipe
+from engines.merge.references import ModelRef
 from engines.merge.vocabulary import check_vocabularies
 from engines.merge.wording import wrong
-from engines.tensor.dtypes import BY_NAME, DType, promote
+from engines.tensor.dtypes import BY_NAME, promote
 from engines.tensor.layout import ModelLayout, TensorInfo, read_layout
-
-
-@dataclass(frozen=True)
-class PlannedInput:
-    """One model's tensor for one output tensor."""
-
-    model: ModelRef
-    info: TensorInfo
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class PlannedTensor:
-    """One output tensor."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: DType
-    """Stored type."""
-    inputs: tuple[PlannedInput, ...]
-    """In recipe order, without the base where the method has one."""
-    base: PlannedInput | None
-    parameters: Mapping[str, Any]
-    copied: bool = False
-    """Bytes of the only input as they are."""
-
-    @property
-    def sources(self) -> tuple[PlannedInput, ...]:
-        """All inputs, the base first."""
-        return (self.base, *self.inputs) if self.base else self.inputs
-
-    @property
-    def numel(self) -> int:
-        """Number of elements."""
-        return self.inputs[0].info.numel if self.inputs else 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in the output."""
-        return self.numel * self.dtype.size
-
-    @property
-    def compute(self) -> str:
-        """Type of the arithmetic: float64 where a float64 is read or written, else float32."""
-        types = {entry.info.dtype.name for entry in self.sources} | {self.dtype.name}
-        return "float64" if "float64" in types else "float32"
-
-
-@dataclass(frozen=True)
-class MergePlan:
-    """What a merge will do."""
-
-    recipe: Recipe
-    models: Mapping[ModelRef, ModelLayout]
-    donor: ModelLayout
-    tokenizer: ModelLayout
-    """Whose tokenizer files are copied."""
-    config: Mapping[str, Any]
-    """The output's config.json."""
-    tensors: tuple[PlannedTensor, ...]
-    cast: DType | None
-    """The recipe's ``dtype``, which inputs are rounded to."""
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def output_bytes(self) -> int:
-        """Bytes of all output tensors."""
-        return sum(tensor.nbytes for tensor in self.tensors)
-
-    @property
-    def parameters(self) -> int:
-        """Number of weights of the output."""
-        return sum(tensor.numel for tensor in self.tensors if tensor.dtype.floating)
-
-    @property
-    def read_bytes(self) -> int:
-        """Bytes read in all passes."""
-        passes = self.recipe.method.passes
-        return sum(
-            entry.info.nbytes * (1 if tensor.copied else passes)
-            for tensor in self.tensors
-            for entry in tensor.sources
-        )
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Layers of the output that share sources: all of them for ``models``, else one of ``slices``."""
-
-    where: str
-    sources: tuple[tuple[ModelRef, Parameters, int], ...]
-    """Model, its parameters, its first layer."""
-    base: ModelRef | None
-    base_start: int
-    scopes: tuple[Parameters, ...]
-    length: int | None = None
-    """Layers of a slice; None for ``models``."""
 
 
 def open_models(recipe: Recipe, base_folder: Path | None = None) -> dict[ModelRef, ModelLayout]:
@@ -164,7 +61,7 @@ class _Planner:
         self.views = {reference: ModelView(layout) for reference, layout in models.items()}
         self.donor_reference = recipe.base_model or recipe.references()[0]
         self.donor = self.views[self.donor_reference]
-        self.groups = self._groups()
+        self.groups = layer_groups(recipe, self.views)
         self.cast = BY_NAME[recipe.dtype] if recipe.dtype else None
         self.warnings: list[str] = []
 
@@ -179,60 +76,13 @@ class _Planner:
             models=self.models,
             donor=self.donor.layout,
             tokenizer=tokenizer,
-            config=self._config(tensors, tied),
+            config=output_config(
+                self.recipe, self.models, self.donor.layout, self.groups, tensors, tied=tied
+            ),
             tensors=tensors,
             cast=self.cast,
             warnings=tuple(self.warnings),
         )
-
-    # Groups: who takes part in which layers.
-
-    def _groups(self) -> list[_Group]:
-        recipe = self.recipe
-        if recipe.models:
-            sources = tuple((entry.model, entry.parameters, 0) for entry in recipe.models)
-            return [_Group("models", sources, recipe.base_model, 0, (recipe.parameters,))]
-        groups = []
-        for index, part in enumerate(recipe.slices):
-            where = f"slices[{index}]"
-            for number, source in enumerate(part.sources):
-                _, count = self.views[source.model].layer_stack()
-                if source.layer_range[1] > count:
-                    place = f"{where}.sources[{number}].layer_range"
-                    message = f"ends at {source.layer_range[1]}, but {source.model} has {count} layers"
-                    raise wrong(place, message, recipe.file)
-            base = part.base_model or recipe.base_model
-            first, last = part.sources[0].layer_range
-            groups.append(
-                _Group(
-                    where,
-                    tuple(
-                        (source.model, source.parameters, source.layer_range[0]) for source in part.sources
-                    ),
-                    base,
-                    self._base_start(where, base, part.sources),
-                    (part.parameters, recipe.parameters),
-                    last - first,
-                )
-            )
-        return groups
-
-    def _base_start(self, where: str, base: ModelRef | None, sources: Sequence[Any]) -> int:
-        if self.recipe.method.base is not Base.REQUIRED or base is None:
-            return 0
-        listed = [source.layer_range[0] for source in sources if source.model == base]
-        starts: set[int] = set(listed or [source.layer_range[0] for source in sources])
-        if len(starts) > 1:
-            raise wrong(
-                f"{where}.sources", f"list {base} too, with the layers that serve as base", self.recipe.file
-            )
-        end = next(iter(starts)) + sources[0].layer_range[1] - sources[0].layer_range[0]
-        _, count = self.views[base].layer_stack()
-        if end > count:
-            raise wrong(
-                f"{where}.base_model", f"{base} has {count} layers, {end} are needed", self.recipe.file
-            )
-        return next(iter(starts))
 
     # Output names, in the donor's order.
 
@@ -265,7 +115,7 @@ class _Planner:
         for name in (name for name in unnumbered if not belongs_to_first(name)):
             yield self._tensor(name, last, [name] * len(last.sources), name, 0.0)
 
-    def _layer(self, group: _Group, layer: int, output: int) -> Iterator[PlannedTensor]:
+    def _layer(self, group: Group, layer: int, output: int) -> Iterator[PlannedTensor]:
         assert group.length is not None  # noqa: S101
         model, _, start = group.sources[0]
         stack, _ = self.views[model].layer_stack()
@@ -280,7 +130,7 @@ class _Planner:
     # One tensor.
 
     def _tensor(
-        self, name: str, group: _Group, inputs: Sequence[str], base_name: str, position: float
+        self, name: str, group: Group, inputs: Sequence[str], base_name: str, position: float
     ) -> PlannedTensor:
         method = self.recipe.method
         base: PlannedInput | None = None
@@ -431,40 +281,6 @@ class _Planner:
                     message, code="extra_tensors", file=str(view.layout.folder), field=extra[0]
                 )
             self.warnings.append(f"{message}; left out")
-
-    def _config(self, tensors: Sequence[PlannedTensor], tied: bool) -> dict[str, Any]:
-        config = copy.deepcopy(self.donor.layout.config)
-        part = text_config(config)
-        if self.recipe.slices:
-            self._set_layers(part)
-        held: Counter[str] = Counter()
-        for tensor in tensors:
-            if tensor.dtype.floating:
-                held[tensor.dtype.name] += tensor.nbytes
-        stored = self.recipe.out_dtype or self.recipe.dtype or held.most_common(1)[0][0]
-        for entry in {id(config): config, id(part): part}.values():
-            # Older releases of transformers read torch_dtype, newer ones dtype.
-            if entry is config or "torch_dtype" in entry or "dtype" in entry:
-                entry["torch_dtype"] = entry["dtype"] = stored
-            if "tie_word_embeddings" in entry or entry is config:
-                entry["tie_word_embeddings"] = tied
-        return config
-
-    def _set_layers(self, config: dict[str, Any]) -> None:
-        count = layer_count(config)
-        total = sum(group.length or 0 for group in self.groups)
-        for key in LAYER_KEYS:
-            if isinstance(config.get(key), int):
-                config[key] = total
-        for key, value in list(config.items()):
-            # Lists with one entry per layer (layer_types) follow their layers.
-            if isinstance(value, list) and count is not None and len(value) == count and count > 1:
-                config[key] = [
-                    text_config(self.models[model].config)[key][start + layer]
-                    for group in self.groups
-                    for model, _, start in group.sources[:1]
-                    for layer in range(group.length or 0)
-                ]
 
 
 def _position(index: int, count: int) -> float:

@@ -10,24 +10,21 @@ A parameter to search (``{search: [lo, hi], start: x}``) may stand where a param
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
-from engines.artifacts import canonical_json, uri_to_path
-from engines.contract import BadInputError
 from engines.merge.methods import METHODS, Base, Method, Scope
+from engines.merge.recipe_data import InputModel, Parameters, Recipe, Slice, Source
+from engines.merge.recipe_text import load_recipe
 from engines.merge.references import ModelRef, parse_reference
 from engines.merge.search import SearchParameter, search_parameters, start_values, substitute
-from engines.merge.settings import Setting, parse_setting
+from engines.merge.settings import parse_setting
 from engines.merge.wording import check_keys, join, unknown, unknown_value, wrong
 
 __all__ = [
     "InputModel",
     "ModelRef",
+    "Parameters",
     "Recipe",
     "SearchParameter",
     "Slice",
@@ -53,118 +50,6 @@ TOP_KEYS = (
     "tokenizer",
     "chat_template",
 )
-
-Parameters = dict[str, Setting]
-
-
-@dataclass(frozen=True)
-class InputModel:
-    """An entry of ``models``."""
-
-    model: ModelRef
-    parameters: Parameters = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Source:
-    """An entry of a slice's ``sources``: layers [start, end) of a model."""
-
-    model: ModelRef
-    layer_range: tuple[int, int]
-    parameters: Parameters = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Slice:
-    """Layers of the output, merged from equally many layers of each source."""
-
-    sources: tuple[Source, ...]
-    base_model: ModelRef | None = None
-    parameters: Parameters = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A recipe that follows the grammar. Exactly one of ``models`` and ``slices`` is filled."""
-
-    merge_method: str
-    models: tuple[InputModel, ...] = ()
-    slices: tuple[Slice, ...] = ()
-    base_model: ModelRef | None = None
-    parameters: Parameters = field(default_factory=dict)
-    dtype: str | None = None
-    out_dtype: str | None = None
-    tokenizer_source: str | ModelRef | None = None
-    chat_template: str | None = None
-    file: str | None = None
-    """Where it was read from, for messages."""
-
-    @property
-    def method(self) -> Method:
-        """The merge method."""
-        return METHODS[self.merge_method]
-
-    def references(self) -> list[ModelRef]:
-        """All models in the order of their first mention; the base comes last where nothing else lists it."""
-        listed = [entry.model for entry in self.models]
-        listed += [source.model for part in self.slices for source in part.sources]
-        listed += [part.base_model for part in self.slices if part.base_model]
-        if self.base_model:
-            listed.append(self.base_model)
-        return list(dict.fromkeys(listed))
-
-    def canonical(self) -> dict[str, Any]:
-        """The recipe as plain data in one normal form: equal recipes are equal here, however they were
-        written.
-        """
-        plain: dict[str, Any] = {"merge_method": self.merge_method}
-        if self.models:
-            plain["models"] = [_entry(entry) for entry in self.models]
-        if self.slices:
-            plain["slices"] = [_slice(part) for part in self.slices]
-        if self.parameters:
-            plain["parameters"] = _settings(self.parameters)
-        for name in ("base_model", "dtype", "out_dtype", "tokenizer_source", "chat_template"):
-            value = getattr(self, name)
-            if value is not None:
-                plain[name] = str(value)
-        return plain
-
-    def digest(self) -> str:
-        """SHA-256 of the canonical form."""
-        return hashlib.sha256(canonical_json(self.canonical())).hexdigest()
-
-
-def load_recipe(recipe: Mapping[str, Any] | str) -> tuple[dict[str, Any], str | None]:
-    """The recipe as a mapping, and the file it came from. ``recipe``: a mapping, YAML text, a path or a URI.
-
-    Raises BadInputError where there is no such file, the text is no YAML, or it is not one mapping.
-    """
-    if isinstance(recipe, Mapping):
-        return dict(recipe), None
-    text, file = recipe, None
-    if not any(mark in recipe for mark in ("\n", ": ", "{")):
-        file = recipe
-        path = uri_to_path(recipe)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "not UTF-8 text"
-            raise BadInputError(f"cannot read the recipe {recipe}: {reason}", file=recipe) from error
-    try:
-        documents = list(yaml.load_all(text, Loader=_StrictLoader))
-    except RecursionError:
-        raise BadInputError(f"{file or 'recipe'}: nested too deeply", file=file, field="recipe") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or number that cannot be
-        line = " ".join(str(error).split())
-        raise BadInputError(
-            f"{file or 'recipe'}: not valid YAML: {line}", file=file, field="recipe"
-        ) from error
-    if len(documents) != 1 or not isinstance(documents[0], dict):
-        found = f"{len(documents)} documents" if len(documents) != 1 else type(documents[0]).__name__
-        message = f"{file or 'recipe'}: must be one mapping with 'merge_method', found {found}"
-        raise BadInputError(message, file=file, field="recipe")
-    return documents[0], file
 
 
 def parse_recipe(recipe: Mapping[str, Any] | str, *, file: str | None = None) -> Recipe:
@@ -381,59 +266,3 @@ class _Parser:
 def base_beside(method: Method) -> bool:
     """Whether a method's base is not one of its counted inputs."""
     return method.base is Base.REQUIRED and not method.base_counts
-
-
-def _entry(entry: InputModel) -> dict[str, Any]:
-    plain: dict[str, Any] = {"model": str(entry.model)}
-    if entry.parameters:
-        plain["parameters"] = _settings(entry.parameters)
-    return plain
-
-
-def _slice(part: Slice) -> dict[str, Any]:
-    sources = []
-    for source in part.sources:
-        plain: dict[str, Any] = {"model": str(source.model), "layer_range": list(source.layer_range)}
-        if source.parameters:
-            plain["parameters"] = _settings(source.parameters)
-        sources.append(plain)
-    result: dict[str, Any] = {"sources": sources}
-    if part.base_model:
-        result["base_model"] = str(part.base_model)
-    if part.parameters:
-        result["parameters"] = _settings(part.parameters)
-    return result
-
-
-def _settings(parameters: Parameters) -> dict[str, Any]:
-    return {name: parameters[name].canonical() for name in sorted(parameters)}
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML's safe loader that refuses a key given twice (the first would be dropped silently)."""
-
-
-_MERGE_TAG = "tag:yaml.org,2002:merge"
-"""The key ``<<``, which takes another mapping's keys over."""
-
-
-def _no_duplicates(loader: yaml.SafeLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-    seen = set()
-    for key_node, _ in node.value:
-        if key_node.tag == _MERGE_TAG:
-            continue
-        key = loader.construct_object(key_node, deep=True)
-        if not isinstance(key, Hashable):
-            raise yaml.constructor.ConstructorError(
-                None, None, "a list or a mapping cannot be a key", key_node.start_mark
-            )
-        if key in seen:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"key '{key}' is given twice", key_node.start_mark
-            )
-        seen.add(key)
-    loader.flatten_mapping(node)
-    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
-
-
-_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _no_duplicates)

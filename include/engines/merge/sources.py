@@ -9,7 +9,7 @@ import torch
 
 from engines.contract import BadInputError
 from engines.merge.methods.job import MethodInput, TensorJob
-from engines.merge.plan import PlannedInput, PlannedTensor
+from engines.merge.planned import PlannedInput, PlannedTensor
 from engines.tensor.dtypes import DType
 
 

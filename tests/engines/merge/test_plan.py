@@ -14,7 +14,8 @@ from tests.builders.checkpoints import WORDS, save_family, save_model, save_toke
 
 from engines.contract import BadInputError
 from engines.merge.architecture import split_name
-from engines.merge.plan import MergePlan, make_plan, open_models
+from engines.merge.plan import make_plan, open_models
+from engines.merge.planned import MergePlan
 from engines.merge.recipe import parse_recipe
 
 Q = "model.layers.{}.self_attn.q_proj.weight"
