@@ -117,11 +117,18 @@ def test_the_try_after_clearing_has_a_job_of_its_own(bench: Bench, airflow: Airf
         task = task_of(session, first)
         # What the scheduler's UPDATE does when it schedules a task again.
         task.try_number, task.state = task.try_number + 1, "running"
-    second = bench.running(airflow=asked(first.airflow.task_id, try_number=2))
-    look(bench, first, second)
-    assert bench.job(first).state is JobState.YIELDING
-    assert "begun try 2" in bench.job(first).reason
-    assert bench.job(second).state is JobState.RUNNING
+    second = bench.submit(airflow=asked(first.airflow.task_id, try_number=2))
+    bench.plan()
+    look(bench, first)
+    told = bench.job(first)
+    assert told.state is JobState.YIELDING
+    assert "begun try 2" in told.reason
+    waiting = bench.job(second)
+    assert (waiting.reason_code, waiting.state) == ("backing_off", JobState.PENDING)
+    assert f"waits until job {first.id} of try 1, from which it resumes, has ended" in waiting.reason
+    bench.complete(told, 75)
+    bench.plan()
+    assert bench.job(second).state is JobState.STARTING
 
 
 def test_a_worker_that_the_scheduler_finds_dead_ends_its_job(bench: Bench, airflow: AirflowQueue) -> None:

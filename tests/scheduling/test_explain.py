@@ -66,6 +66,18 @@ def test_everything_that_blocks_is_named_at_once() -> None:
     assert item.estimate_text.startswith("never: ")
 
 
+@pytest.mark.parametrize(
+    ("waits_for", "said"),
+    [
+        ("", "backs off after a failure of the infrastructure, for another 30s"),
+        ("an earlier try to end", "waits for an earlier try to end, at most another 30s"),
+    ],
+)
+def test_a_job_on_hold_says_what_for(waits_for: str, said: str) -> None:
+    item = told(a_job("x").limit(9).having(not_before=30.0, waits_for=waits_for), [a_pool(8)])
+    assert texts(item)["backing_off"] == said
+
+
 def test_a_full_quota_says_who_holds_how_much_of_what() -> None:
     rules = parse_policy({"projects": {"p": {"max_gpus": 4}}})
     busy = [running(a_job("r").of("p").gpus(3).limit(60), "n:0-2")]

@@ -22,7 +22,7 @@ from emep.ledger.service import LedgerService
 from emep.ledger.snapshot import takes_work
 from emep.ledger.states import AllocationEvent, AllocationState, JobEvent, YieldCause
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node
-from emep.scheduling.model import GpuId, GpuState, Hold, Plan, Preempt, Reason, Reject, Start
+from emep.scheduling.model import GpuId, GpuState, Hold, Plan, Preempt, Reason, ReasonCode, Reject, Start
 
 log = logging.getLogger(__name__)
 MAX_CODES = 250
@@ -246,9 +246,10 @@ class Effects:
         """Write down what blocks a job where that has changed in kind; the numbers are for ``explain``.
 
         ``rejected``: waiting jobs that cannot run any more, since the policy or the nodes have changed; they
-        wait for that to change again.
+        wait for that to change again. What put a job on hold is told by whoever did, and better: that stays.
         """
         texts: dict[str, tuple[str, str]] = {}
+        on_hold: set[str] = set()
         for one in rejected:
             if known.get(one.job_id, "") != one.code.value:
                 texts[one.job_id] = (one.code.value, f"cannot run any more: {one.message}")
@@ -256,21 +257,23 @@ class Effects:
             codes = ",".join(sorted({reason.code.value for reason in reasons}))[:MAX_CODES]
             if known.get(job_id, "") != codes:
                 texts[job_id] = (codes, "; ".join(reason.text for reason in reasons))
-        alike: dict[tuple[str, str], list[str]] = defaultdict(list)
+                if any(reason.code is ReasonCode.BACKING_OFF for reason in reasons):
+                    on_hold.add(job_id)
+        alike: dict[tuple[str, str | None], list[str]] = defaultdict(list)
         for part in chunks(sorted(texts)):
             columns = (Job.id, Job.epoch, *(getattr(Job, label) for label in LABELS))
             query = select(*columns).where(Job.id.in_(part), Job.state == JobState.PENDING.value)
             for row in tx.session.execute(query.order_by(Job.id).with_for_update()):
                 codes, text = texts[row.id]
-                alike[codes, text].append(row.id)
+                alike[codes, None if row.id in on_hold else text].append(row.id)
                 job: Any = row  # has what an event tells of its job
                 tx.emit("waiting", job=job, code=codes, reason=text, plan=False)
-        for (codes, text), ids in alike.items():
+        for (codes, new), ids in alike.items():
             for part in chunks(ids):
                 tx.session.execute(
                     update(Job)
                     .where(Job.id.in_(part))
-                    .values(reason_code=codes, reason=text)
+                    .values({"reason_code": codes} if new is None else {"reason_code": codes, "reason": new})
                     .execution_options(synchronize_session=False)
                 )
 

@@ -13,6 +13,7 @@ from emep.ledger.tables import Job
 from emep.policy import Policy
 from emep.scheduling import model
 
+EARLIER_TRY = "an earlier try of its task, from which it resumes, to end"
 JOB_COLUMNS = [
     "id",
     "submitted_at",
@@ -37,6 +38,7 @@ JOB_COLUMNS = [
     "preempted",
     "queued_at",
     "not_before",
+    "epoch",
 ]
 JOB_WIDTH = len(JOB_COLUMNS)
 
@@ -87,6 +89,7 @@ def _job(columns: Sequence[Any], policy: Policy) -> model.Job:
         preempted,
         queued_at,
         not_before,
+        epoch,
     ) = columns
     where = _where_of_text if isinstance(topology, str) else _where
     required, preferred, affinity, anti_affinity = where(topology, runtime)
@@ -116,6 +119,8 @@ def _job(columns: Sequence[Any], policy: Policy) -> model.Job:
         preempted=preempted,
         queued_at=queued_at,
         not_before=not_before,
+        # Before its first allocation nothing can have failed under it: see ``tries.hold_back``.
+        waits_for=EARLIER_TRY if not_before and not epoch else "",
     )
 
 

@@ -185,7 +185,7 @@ def _only(query: Any, column: Any, names: Collection[str] | None) -> Iterable[An
 
 def read_jobs(session: Session, *where: ColumnElement[bool], ids: Collection[str] | None = None) -> list[Any]:
     """Rows of jobs with what ``model_job`` reads, their state, their reason's codes and what they took."""
-    more = (Job.state, Job.reason_code, Job.epoch, Job.started_at, Job.ended_at)
+    more = (Job.state, Job.reason_code, Job.started_at, Job.ended_at)
     query = select(*job_columns(), *more).where(*where).order_by(Job.id)
     return [row for part in _only(query, Job.id, ids) for row in session.execute(part)]
 

@@ -107,6 +107,8 @@ class Explainer:
         if blocked.backing_off:
             rest = format_duration(job.not_before - cycle.now)
             text = f"backs off after a failure of the infrastructure, for another {rest}"
+            if job.waits_for:
+                text = f"waits for {job.waits_for}, at most another {rest}"
             found.append(Reason(ReasonCode.BACKING_OFF, text))
         found += [self._of_quota(job, limit) for limit in blocked.quota]
         if blocked.behind is not None:

@@ -114,6 +114,8 @@ class Job:
     """When it last entered the queue; None: ``submit_time``."""
     not_before: float = 0.0
     """A backoff: not considered earlier than this."""
+    waits_for: str = ""
+    """What ``not_before`` gives time to; empty: it backs off after a failure of the infrastructure."""
     estimated_duration: float | None = None
     """What the same (user, job_type, GPUs) took before; for order and estimates only, never for killing."""
 
