@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from emep.api.schemas_base import Labels, Name, Request, Text
-from emep.api.schemas_jobs import JobView
+from emep.api.schemas.base import Labels, Name, Request, Text
+from emep.api.schemas.jobs import JobView
 
 MAX_BATCH = 1000
 """Jobs of one batch."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from emep.api.schemas_base import Duration, JobState, Labels, Memory, Name, Request, Text
+from emep.api.schemas.base import Duration, JobState, Labels, Memory, Name, Request, Text
 
 
 def check_project(path: str) -> str:

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from emep.api.schemas_base import Directive, Labels, Memory, Name, Request, Text
-from emep.api.schemas_jobs import GpuRef
+from emep.api.schemas.base import Directive, Labels, Memory, Name, Request, Text
+from emep.api.schemas.jobs import GpuRef
 
 
 class GpuReport(Request):

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from emep.api.schemas_base import Request
-from emep.api.schemas_jobs import GpuRef
+from emep.api.schemas.base import Request
+from emep.api.schemas.jobs import GpuRef
 
 
 class LeaseRequest(Request):

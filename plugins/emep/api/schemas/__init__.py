@@ -1,0 +1,133 @@
+"""The wire: every document that crosses the REST API, as pydantic models.
+
+Shared by the API, the client, the agent, operators, triggers and the CLI, so it imports neither Airflow nor
+SQLAlchemy. Times are ISO 8601 UTC; durations are seconds (requests also take ``2h``); memory is bytes
+(requests also take ``80Gi``). This package has all of them by name; they stand in modules
+by subject.
+"""
+
+from __future__ import annotations
+
+from emep.api.schemas.allocations import (
+    AllocationView,
+    Completion,
+    Heartbeat,
+    HeartbeatAnswer,
+    LogChunk,
+    LogReceipt,
+)
+from emep.api.schemas.base import (
+    ENDED_STATES,
+    MAX_DEPTH,
+    Directive,
+    Duration,
+    JobState,
+    Labels,
+    Memory,
+    Name,
+    Request,
+    Text,
+    check_storable,
+)
+from emep.api.schemas.health import Checkup, HealthFinding
+from emep.api.schemas.jobs import (
+    AirflowTask,
+    Changes,
+    Explanation,
+    GpuRef,
+    JobRequest,
+    JobView,
+    Page,
+    ReasonView,
+    Topology,
+)
+from emep.api.schemas.leases import LeaseAnswer, LeaseRequest, Loss, NodeReadiness
+from emep.api.schemas.nodes import (
+    GpuHealth,
+    GpuReport,
+    GpuView,
+    HealthReport,
+    NodeRequest,
+    NodeView,
+    PollAnswer,
+    PollRequest,
+    RunningAllocation,
+    StartOrder,
+    StopOrder,
+)
+from emep.api.schemas.operate import (
+    MAX_BATCH,
+    BatchAnswer,
+    BatchOutcome,
+    BatchRequest,
+    DeadLetterState,
+    DeadLetterView,
+    DrainRequest,
+    FairShareView,
+    NodePatch,
+    OverrideRequest,
+    OverrideView,
+    ReasonRequest,
+    ResumeRequest,
+    ShareView,
+)
+
+__all__ = [
+    "ENDED_STATES",
+    "MAX_BATCH",
+    "MAX_DEPTH",
+    "AirflowTask",
+    "AllocationView",
+    "BatchAnswer",
+    "BatchOutcome",
+    "BatchRequest",
+    "Changes",
+    "Checkup",
+    "Completion",
+    "DeadLetterState",
+    "DeadLetterView",
+    "Directive",
+    "DrainRequest",
+    "Duration",
+    "Explanation",
+    "FairShareView",
+    "GpuHealth",
+    "GpuRef",
+    "GpuReport",
+    "GpuView",
+    "HealthFinding",
+    "HealthReport",
+    "Heartbeat",
+    "HeartbeatAnswer",
+    "JobRequest",
+    "JobState",
+    "JobView",
+    "Labels",
+    "LeaseAnswer",
+    "LeaseRequest",
+    "LogChunk",
+    "LogReceipt",
+    "Loss",
+    "Memory",
+    "Name",
+    "NodePatch",
+    "NodeReadiness",
+    "NodeRequest",
+    "NodeView",
+    "OverrideRequest",
+    "OverrideView",
+    "Page",
+    "PollAnswer",
+    "PollRequest",
+    "ReasonRequest",
+    "ReasonView",
+    "Request",
+    "ResumeRequest",
+    "RunningAllocation",
+    "ShareView",
+    "StartOrder",
+    "StopOrder",
+    "Text",
+    "Topology",
+    "check_storable",
+]
