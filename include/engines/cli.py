@@ -132,6 +132,9 @@ def _merge(parsed: argparse.Namespace) -> int:
 
 
 def _run(parsed: argparse.Namespace) -> int:
+    # Signals wait until the supervisor can judge them: by default they would end this process or, where it is
+    # the first of a container, be forgotten. At its end they are held back again.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     from engines.supervisor import supervise
 
     return supervise(parsed.spec)

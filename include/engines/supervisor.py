@@ -8,7 +8,6 @@ taken by the main thread: the state below has one writer.
 from __future__ import annotations
 
 import os
-import queue
 import signal
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.contract import ENGINES, EngineError, ExitCode
+from engines.supervisor_events import Events
 from engines.supervisor_lease import Lease, LeaseSettings, Order, current_environment, number
 from engines.supervisor_progress import Progress
 from engines.supervisor_ranks import Rank, split_environments, start_ranks
@@ -47,7 +47,7 @@ class _Supervisor:
     def __init__(self, spec_path: Path, environment: Mapping[str, str]) -> None:
         self.spec_path, self.environment = spec_path, environment
         self.engine: str | None = None
-        self.events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self.events = Events()
         self.ranks: list[Rank] = []
         self.checkpoint: dict[str, Any] | None = None
         self.stopping: _Stopping | None = None
@@ -60,14 +60,17 @@ class _Supervisor:
         self.started = time.monotonic()
 
     def run(self) -> int:
+        with self.events.signals():
+            return self._run()
+
+    def _run(self) -> int:
         try:
             self.grace = number(self.environment, "EMEP_GRACE_SECONDS", GRACE_SECONDS)
             settings = LeaseSettings.from_environment(self.environment)
         except EngineError as error:
             return self._finish(error.exit_code, error=_plain(error))
-        handlers = {name: signal.signal(name, self._on_signal) for name in (signal.SIGTERM, signal.SIGINT)}
         if settings is not None:
-            self.lease = Lease(settings, self._report, lambda order: self.events.put(("order", order)), _say)
+            self.lease = Lease(settings, self._report, lambda order: self.events.put("order", order), _say)
         try:
             code = self._engine()
         except Exception as error:
@@ -83,8 +86,6 @@ class _Supervisor:
                     rank.kill()
             if self.lease is not None:
                 self.lease.stop()
-            for name, handler in handlers.items():
-                signal.signal(name, handler)
         return code
 
     def _engine(self) -> int:
@@ -99,18 +100,18 @@ class _Supervisor:
         self.ranks = start_ranks(
             self.spec_path,
             environments,
-            lambda rank, message: self.events.put(("message", (rank, message))),
-            lambda rank: self.events.put(("exit", rank)),
+            lambda rank, message: self.events.put("message", (rank, message)),
+            lambda rank: self.events.put("exit", rank),
         )
         self._renew_lease()
         self._track("started", {"engine": spec.engine, "processes": len(environments)})
         import_module("engines.artifacts")  # what writing the Result needs
         while any(rank.running for rank in self.ranks):
-            try:
-                kind, value = self.events.get(timeout=self._patience())
-            except queue.Empty:
+            event = self.events.get(timeout=self._patience())
+            if event is None:
                 self._past_deadline()
                 continue
+            kind, value = event
             getattr(self, f"_{kind}")(value)
         self.progress.close()
         return self._end()
@@ -255,9 +256,6 @@ class _Supervisor:
             open_tracker(uri).log(Event(f"{run}:{epoch}:{kind}", run, kind, data))
         except (EngineError, OSError) as error:
             _say(f"cannot reach the tracker {uri}: {error}")
-
-    def _on_signal(self, number: int, frame: object) -> None:
-        self.events.put(("signal", number))
 
 
 def _judge(rank: Rank) -> tuple[int, dict[str, Any]]:

@@ -24,8 +24,9 @@ from typing import Any
 from engines.artifacts import open_store, path_to_uri
 from engines.checkpoint import Checkpoint, CheckpointStore, spec_digest
 from engines.contract import ENGINES, Context, EngineError, ExitCode, Preempted
+from engines.stop_request import StopRequest
+from engines.supervisor_events import JUDGED_SIGNALS
 from engines.supervisor_lease import number
-from engines.supervisor_ranks import JUDGED_SIGNALS
 from engines.supervisor_spec import load_spec
 
 _PR_SET_PDEATHSIG = 1
@@ -58,8 +59,8 @@ def main(arguments: list[str]) -> int:
     warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
     parent = int(os.environ["EMEP_SUPERVISOR_PID"])
     _die_with(parent)
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    stop = StopRequest()
+    signal.signal(signal.SIGTERM, stop.on_signal)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to judge
     signal.pthread_sigmask(signal.SIG_UNBLOCK, JUDGED_SIGNALS)
     messages = Messages(int(os.environ["EMEP_CHILD_PIPE"]))
@@ -82,7 +83,7 @@ def main(arguments: list[str]) -> int:
     return ExitCode.DONE
 
 
-def _context(path: Path, stop: threading.Event, messages: Messages) -> Context:
+def _context(path: Path, stop: StopRequest, messages: Messages) -> Context:
     spec = load_spec(path, checked=True)  # by the supervisor
     rank, world = int(os.environ.get("EMEP_RANK", "0")), int(os.environ.get("EMEP_WORLD_SIZE", "1"))
     epoch = int(number(os.environ, "EMEP_LEASE_EPOCH", 0))

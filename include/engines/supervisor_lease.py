@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from engines.contract import BadInputError
+from engines.supervisor_events import signals_held_back
 
 if TYPE_CHECKING:
     import httpx
@@ -109,7 +110,8 @@ class Lease:
     def start(self) -> None:
         """Begin with a heartbeat at once: it is what makes the job ``running``. Called again: nothing."""
         if self._thread.ident is None:
-            self._thread.start()
+            with signals_held_back():
+                self._thread.start()
 
     def beat_soon(self) -> None:
         """Send the next heartbeat now (a checkpoint is complete)."""

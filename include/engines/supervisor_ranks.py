@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engines.supervisor_events import signals_held_back
 from engines.supervisor_lease import without_secrets
 
-JUDGED_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
-"""Blocked in a new engine process until it has its handlers."""
+_LOOK_SECONDS = 1.0
+"""Between two looks whether a silent process still runs."""
 DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
@@ -99,24 +101,24 @@ def start_ranks(
     ranks = []
     for environment in environments:
         read, write = os.pipe()
-        # A signal that comes before the child can judge it waits until then: masks outlive exec, handlers do
-        # not.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, JUDGED_SIGNALS)
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "engines.supervisor_child", str(spec_path)],
-                env={**environment, "EMEP_CHILD_PIPE": str(write)},
-                pass_fds=[write],
-                stdin=subprocess.DEVNULL,
+        with signals_held_back():
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "engines.supervisor_child", str(spec_path)],
+                    env={**environment, "EMEP_CHILD_PIPE": str(write)},
+                    pass_fds=[write],
+                    stdin=subprocess.DEVNULL,
+                )
+            finally:
+                os.close(write)
+            rank = Rank(int(environment["EMEP_RANK"]), process)
+            thread = threading.Thread(
+                target=_follow,
+                args=(rank, read, on_message, on_exit),
+                name=f"rank-{rank.number}",
+                daemon=True,
             )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            os.close(write)
-        rank = Rank(int(environment["EMEP_RANK"]), process)
-        thread = threading.Thread(
-            target=_follow, args=(rank, read, on_message, on_exit), name=f"rank-{rank.number}", daemon=True
-        )
-        thread.start()
+            thread.start()
         ranks.append(rank)
     return ranks
 
@@ -127,13 +129,33 @@ def _follow(
     on_message: Callable[[Rank, dict[str, Any]], None],
     on_exit: Callable[[Rank], None],
 ) -> None:
-    with os.fdopen(read, encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                continue  # the last line of a process killed while it wrote
-            on_message(rank, message)
+    for line in _lines(rank.process, read):
+        try:
+            message = json.loads(line)
+        except ValueError:
+            continue  # the last line of a process killed while it wrote
+        on_message(rank, message)
     # The pipe's end comes before the process's; nothing else reaps it.
     rank.process.wait()
     on_exit(rank)
+
+
+def _lines(process: subprocess.Popen[bytes], read: int) -> Iterator[bytes]:
+    """What a process writes, by line, until it closes the pipe or has ended.
+
+    The pipe alone does not tell: a process that the engine has forked, and that outlives it, holds it open.
+    """
+    rest = b""
+    with os.fdopen(read, "rb", buffering=0) as pipe:
+        while True:
+            ended = process.poll() is not None
+            if select.select([pipe], [], [], 0.0 if ended else _LOOK_SECONDS)[0]:
+                data = pipe.read(1 << 16)
+                if not data:
+                    break
+                *lines, rest = (rest + data).split(b"\n")
+                yield from lines
+            elif ended:
+                break
+    if rest:
+        yield rest

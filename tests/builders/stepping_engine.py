@@ -66,8 +66,22 @@ def _special(context: Context, fields: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if kind == "leave":
         os._exit(0)
+    if kind == "leave_a_fork":
+        _leave_a_fork(context)
     if kind == "chatter":
         print("a line of a library", flush=True)
+
+
+def _leave_a_fork(context: Context) -> None:
+    """A process that outlives this one with its pipes, as a library's worker may."""
+    if pid := os.fork():
+        context.artifacts.put_json("fork.json", {"pid": pid})
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    while True:
+        signal.pause()
 
 
 def _wait(context: Context, fields: Any) -> None:

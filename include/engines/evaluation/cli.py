@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 from engines.artifacts import FolderArtifactStore, path_to_uri
 from engines.checkpoint import CheckpointStore, spec_digest
 from engines.contract import Context, ExitCode, Preempted, Spec
+from engines.stop_request import StopRequest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
             given[name] = getattr(arguments, name)
     uri = path_to_uri(arguments.out)
     spec = Spec("evaluate", given, uri, device=arguments.device, seed=arguments.seed)
-    stop = threading.Event()
+    stop = StopRequest()
     context = Context(
         spec=spec,
         artifacts=FolderArtifactStore(uri),
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     import signal
 
-    before = signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    before = signal.signal(signal.SIGTERM, stop.on_signal)
     try:
         outcome = engine(context)
     except Preempted as error:

@@ -23,6 +23,19 @@ ROOT = Path(__file__).parents[3]
 TOKEN = "b3f1c9d2e5a70461"
 STOP = (200, {"directive": "checkpoint_and_exit", "grace_seconds": 30.0, "lease_seconds": 60.0})
 
+SIGNAL_DURING_IMPORT = f"""
+import importlib.util, os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "engines.supervisor":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Finder())
+exec(open({str(ROOT / "tests" / "builders" / "engine_site" / "sitecustomize.py")!r}).read())
+"""
+"""A ``sitecustomize`` that has the signal come when only the command line has been imported."""
+
 
 @pytest.fixture
 def plane() -> Iterator[ControlPlane]:
@@ -282,6 +295,52 @@ def test_a_signal_means_checkpoint_and_exit(make: Callable[..., Run], number: si
     os.killpg(run.process.pid, number)  # type: ignore[union-attr]
     assert run.wait() == 75, run.output
     assert number.name in run.result()["error"]["message"]
+
+
+def test_a_signal_may_come_again_and_again(make: Callable[..., Run]) -> None:
+    run = make({"steps": 4, "at": 2, "then": "wait"}).start()
+    wait_for_file(run, "step-00000002")
+    # Engine and supervisor get each of them, and the engine the supervisor's own word besides.
+    for _ in range(50):
+        os.killpg(run.process.pid, signal.SIGTERM)  # type: ignore[union-attr]
+    assert run.wait() == 75, run.output
+    assert "grace period is over" not in run.output
+
+
+def test_a_signal_that_comes_while_the_supervisor_is_imported_is_not_lost(
+    make: Callable[..., Run], tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(SIGNAL_DURING_IMPORT, encoding="utf-8")
+    run = make({"steps": 4, "at": 2, "then": "wait"})
+    run.start(PYTHONPATH=f"{site}:{ROOT}")
+    assert run.wait() == 75, run.output
+    assert run.result()["error"]["message"] == "received SIGTERM"
+
+
+def test_a_signal_that_comes_when_all_is_done_changes_nothing(
+    make: Callable[..., Run], plane: ControlPlane
+) -> None:
+    def complete(number: int, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        run.process.terminate()  # type: ignore[union-attr]
+        return 200, {}
+
+    plane.complete = complete
+    run = make().start(plane)
+    assert run.wait() == 0, run.output
+    assert run.result()["status"] == "done"
+
+
+def test_a_process_that_the_engine_leaves_behind_does_not_hold_up_the_end(make: Callable[..., Run]) -> None:
+    run = make({"steps": 2, "then": "leave_a_fork"}).start()
+    try:
+        assert run.wait() == 0, run.output
+        left = json.loads((run.folder / "out" / "fork.json").read_text())["pid"]
+        assert alive(left)
+    finally:
+        for path in (run.folder / "out").glob("fork.json"):
+            os.kill(json.loads(path.read_text())["pid"], signal.SIGKILL)
 
 
 def test_past_the_grace_the_engine_is_killed(make: Callable[..., Run], plane: ControlPlane) -> None:
