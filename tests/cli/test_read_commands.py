@@ -94,6 +94,8 @@ def test_the_queue_shows_what_runs_before_what_waits(
         why = emep("explain", waits.id, environment=server.environment())
         assert why.returncode == 0
         assert "insufficient_gpus" in why.stdout
+        where = emep("explain", runs.id, environment=server.environment())
+        assert where.stdout == f"Job {runs.id} is running on cli.\n"
         assert "score:" in why.stdout
         assert json.loads(emep("explain", waits.id, "--json", environment=server.environment()).stdout)[
             "reasons"
@@ -103,6 +105,16 @@ def test_the_queue_shows_what_runs_before_what_waits(
         holder.append_logs(granted.allocation_id, 0, b"first line\n", final=True)
         holder.complete(granted.allocation_id, Completion(epoch=granted.epoch, exit_code=0))
         assert emep("logs", runs.id, "--follow", environment=server.environment()).stdout == "first line\n"
+
+
+def test_an_unknown_queue_is_wrong_use_that_names_those_there_are(server: EmepServer, emep: Emep) -> None:
+    for more in ([], ["--json"]):
+        done = emep("queue", "--queue", "megre", *more, environment=server.environment("viewer"))
+        assert (done.returncode, done.stdout) == (2, "")
+        known = "artifact, eval, inference, merge, tracker"
+        assert done.stderr == f"emep: --queue: there is no queue 'megre'; there are {known}\n"
+    empty = emep("queue", "--queue", "merge", environment=server.environment("viewer"))
+    assert (empty.returncode, empty.stdout) == (0, "no job waits or runs\n")
 
 
 def test_cancel_says_what_becomes_of_the_job(server: EmepServer, client: EmepClient, emep: Emep) -> None:

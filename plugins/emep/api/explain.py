@@ -72,5 +72,6 @@ def _waiting(job: JobView, waiting: Waiting) -> Explanation:
 
 def _ended_or_running(job: JobView) -> str:
     where = f" on {', '.join(job.nodes)}" if job.nodes and job.ended_at is None else ""
-    why = f": {job.reason}" if job.reason else ""
+    # All that a running job has for a reason is where it runs.
+    why = f": {job.reason}" if job.reason and job.state is not JobState.RUNNING else ""
     return f"Job {job.id} is {job.state.value}{where}{why}."

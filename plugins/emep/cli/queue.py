@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from emep.cli.common import add_read_arguments, all_pages, connect, count, print_json, since, states
+from emep.cli.common import (
+    UsageError,
+    add_read_arguments,
+    all_pages,
+    connect,
+    count,
+    print_json,
+    since,
+    states,
+)
 from emep.cli.table import print_table
+
+if TYPE_CHECKING:
+    from emep.client import EmepClient
 
 DESCRIPTION = "List pending and running jobs, those that run first."
 LIVE = "running,yielding,starting,pending"
@@ -25,13 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the queue."""
+    """Print the queue. Raises UsageError for one that is not there."""
     from emep.client import calls
 
     wanted = () if args.all else (args.state or LIVE.split(","))
     with connect(args) as client:
         call = calls.jobs(wanted, queue=args.queue, project=args.project, limit=min(args.limit, 1000))
         jobs, total = all_pages(client, call, args.limit)
+        if not jobs and args.queue is not None:
+            check_queue(client, args.queue)
     if args.json:
         print_json({"items": jobs, "total": total})
         return 0
@@ -45,6 +59,15 @@ def run(args: argparse.Namespace) -> int:
     if total > len(jobs):
         print(f"({total - len(jobs)} more; see --limit)")
     return 0
+
+
+def check_queue(client: EmepClient, name: str) -> None:
+    """Raises UsageError, which names the queues there are, where ``name`` is none of them."""
+    from emep.client import calls
+
+    known = sorted({one["queue"] for one in client.raw(calls.fair_share())["entities"]})
+    if name not in known:
+        raise UsageError(f"--queue: there is no queue {name!r}; there are {', '.join(known)}")
 
 
 def row(job: dict[str, Any]) -> list[object]:
