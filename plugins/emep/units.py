@@ -83,6 +83,12 @@ def format_duration(seconds: float) -> str:
     return "".join(parts[:2]) or "0s"
 
 
-def count_of(count: int, noun: str) -> str:
-    """``1 GPU``, ``8 GPUs``: a number of things whose plural ends in s."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def count_of(count: float, noun: str) -> str:
+    """``1 GPU``, ``8 GPUs``, ``0.5 cores``: a number of things whose plural ends in s."""
+    number = f"{count:g}" if isinstance(count, float) else str(count)
+    return f"{number} {noun}" if count == 1 else f"{number} {noun}s"
+
+
+def is_or_are(count: float) -> str:
+    """The verb behind a number of things."""
+    return "is" if count == 1 else "are"

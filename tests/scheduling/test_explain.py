@@ -86,6 +86,32 @@ def test_a_full_quota_says_who_holds_how_much_of_what() -> None:
     assert item.estimated_start == 60.0
 
 
+def test_one_gpu_is_one_gpu() -> None:
+    rules = parse_policy(
+        {"projects": {"p": {"max_gpus": 1}}, "queues": {"merge": {"default_max_duration": "none"}}}
+    )
+    busy = [running(a_job("r").of("p"), "n:0")]
+    item = told(a_job("x").of("p"), [a_pool(1)], busy, rules)
+    assert texts(item)["quota_exceeded"] == "project p holds 1 of at most 1 GPU, 1 more is too many"
+    assert texts(item)["insufficient_gpus"] == "needs 1 GPU, 0 free in pool default"
+    never = "never: of the 1 GPU it could use, 1 is held by a job without max_duration"
+    assert item.estimate_text.startswith(never)
+
+
+def test_one_unhealthy_gpu_takes_no_work() -> None:
+    item = told(a_job("x"), [a_node("n").gpus(1).with_state(GpuState.UNHEALTHY, 0)])
+    assert texts(item)["unhealthy_gpus"] == "1 of the 1 GPU it could use takes no work: 1 unhealthy"
+
+
+def test_one_core_is_one_core() -> None:
+    nodes = [a_node("n").gpus(2).having(cpu=2)]
+    busy = [Allocation(a_job("b").gpus(0).having(cpu=1.5).limit(60).build(), (), 0.0, nodes=("n",))]
+    beside = told(a_job("x").having(cpu=1.0).limit(9), nodes, busy)
+    alone = told(a_job("x").gpus(0).having(cpu=1.0).limit(9), nodes, busy)
+    assert texts(beside)["insufficient_cpu"].startswith("needs 1 core beside each GPU, ")
+    assert texts(alone)["insufficient_cpu"] == "needs 1 core on a node, at most 0.5 are left on one"
+
+
 def test_behind_a_reservation_names_the_job_and_the_time() -> None:
     busy = [running(a_job("r").gpus(4).limit(60), "n:0-3")]
     item = told(

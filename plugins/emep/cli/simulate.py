@@ -23,7 +23,7 @@ from emep.simulation.replay import replay
 from emep.simulation.report import LABELS, Replay, render, show, show_ratio
 from emep.simulation.summary import FIGURES, compare, summarize
 from emep.simulation.swf import read_swf
-from emep.units import format_duration
+from emep.units import count_of, format_duration
 
 _LINES_OF_PROGRESS = 10
 
@@ -129,7 +129,7 @@ def _read_workload(args: argparse.Namespace) -> list[JobSpec]:
     found = read_swf(args.jobs, entities=args.swf_entities)
     if found.left_out:
         print(
-            f"{args.jobs}: {found.left_out} jobs without run time or processors were left out",
+            f"{args.jobs}: left out {count_of(found.left_out, 'job')} without run time or processors",
             file=sys.stderr,
         )
     return found.jobs

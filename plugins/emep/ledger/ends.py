@@ -23,6 +23,7 @@ from emep.ledger.snapshot import read_nodes
 from emep.ledger.states import AllocationEvent, JobEvent, YieldCause
 from emep.ledger.tables import Job
 from emep.scheduling import validate_job
+from emep.units import count_of
 
 EXIT_DONE, EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_GPU_MEMORY = 0, 65, 75, 86
 KILLED = frozenset({137, 143, -9, -15})
@@ -143,7 +144,8 @@ class Ends(LedgerBase):
 
     def _dead_for_infrastructure(self, tx: Transaction, job: Job, code: str, reason: str) -> None:
         times = self.policy.retries.max_infrastructure
-        sentence = f"requeued {times} times for lost infrastructure, no more are allowed; the last: {reason}"
+        requeued = f"requeued {count_of(times, 'time')} for lost infrastructure"
+        sentence = f"{requeued}, no more are allowed; the last: {reason}"
         tx.move_job(job, JobEvent.DIED, ended_at=tx.now, reason_code=code, reason=sentence)
         tx.emit("dead", job=job, code="requeues_used_up", reason=sentence)
         self.bury(tx, job, "requeues_used_up", sentence)
@@ -167,7 +169,7 @@ class Ends(LedgerBase):
             self.fail(tx, job, f"exit_{end.exit_code}", sentence, actor)
             return
         had = job.gpu_count
-        reason = f"out of memory on {had} GPU{'s' if had > 1 else ''}: runs once more on the CPU, in chunks"
+        reason = f"out of memory on {count_of(had, 'GPU')}: runs once more on the CPU, in chunks"
         tx.move_job(
             job,
             JobEvent.REQUEUED,

@@ -23,6 +23,7 @@ from emep.ledger.repository import get_job, get_node, node_allocations, node_vie
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState, YieldCause
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Node
 from emep.scheduling.model import GpuState
+from emep.units import count_of
 
 REPORTED, NO_REPORT = "reported", "no_report"
 """Why a GPU is unhealthy."""
@@ -89,7 +90,7 @@ class Nodes(LedgerBase):
             "node_registered" if is_new else "node_registered_again",
             node=request.name,
             actor="agent",
-            reason=f"{len(request.gpus)} GPUs in pool {node.pool}",
+            reason=f"{count_of(len(request.gpus), 'GPU')} in pool {node.pool}",
             gpus=[report.model_dump() for report in request.gpus],
         )
 
@@ -203,7 +204,8 @@ class Nodes(LedgerBase):
         gpu.state, gpu.state_reason = GpuState.UNHEALTHY.value, f"{kind}: {reason}"[:2000]
         tx.changes_holds()
         sentence = (
-            f"GPU {gpu.node}:{gpu.gpu_index} is unhealthy after {gpu.bad_checks} failed checks: {reason}"
+            f"GPU {gpu.node}:{gpu.gpu_index} is unhealthy after {count_of(gpu.bad_checks, 'failed check')}: "
+            f"{reason}"
         )
         tx.emit("gpu_unhealthy", node=gpu.node, code=kind, reason=sentence, gpu_index=gpu.gpu_index)
         if kind == REPORTED:
@@ -215,7 +217,8 @@ class Nodes(LedgerBase):
         if gpu.state == GpuState.UNHEALTHY.value and gpu.good_checks >= self.policy.health.good_checks:
             gpu.state, gpu.state_reason = GpuState.HEALTHY.value, ""
             tx.changes_holds()
-            reason = f"GPU {gpu.node}:{gpu.gpu_index} is healthy again after {gpu.good_checks} good checks"
+            checks = count_of(gpu.good_checks, "good check")
+            reason = f"GPU {gpu.node}:{gpu.gpu_index} is healthy again after {checks}"
             tx.emit("gpu_healthy", node=gpu.node, reason=reason, gpu_index=gpu.gpu_index)
 
     def _yield_gpu(self, tx: Transaction, gpu: Gpu, reason: str) -> None:

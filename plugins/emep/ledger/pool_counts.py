@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session
 from emep.ledger.repository import chunks
 from emep.ledger.tables import AllocationGpu, Gpu, Node
 from emep.scheduling import model
+from emep.units import count_of
 
 PREFIX = "gpu_"
 """Airflow's pool of the nodes' pool ``default`` is ``gpu_default``."""
@@ -75,7 +76,8 @@ class PoolCount:
     def description(self) -> str:
         """The rest in words."""
         broken = self.total - self.held_in_all - self.slots
-        return f"{self.total} GPUs, {self.held_in_all} held by EMEP, {broken} unhealthy or drained. {KEPT}"
+        total = count_of(self.total, "GPU")
+        return f"{total}, {self.held_in_all} held by EMEP, {broken} unhealthy or drained. {KEPT}"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from emep.policy.errors import Path
 from emep.policy.model import Policy, ProjectPolicy
+from emep.units import count_of
 
 if TYPE_CHECKING:
     from emep.policy.reading import Value
@@ -79,7 +80,8 @@ def _check_guarantee(guaranteed: Mapping[str, int], limit: int | None, path: Pat
     total = sum(guaranteed.values())
     if limit is not None and total > limit:
         raise root.at(None, *path, "guaranteed_gpus").error(
-            f"guarantees {total} GPUs but max_gpus is {limit}: raise max_gpus or lower the guarantee"
+            f"guarantees {count_of(total, 'GPU')} but max_gpus is {limit}: "
+            "raise max_gpus or lower the guarantee"
         )
 
 
@@ -97,7 +99,8 @@ def _check_project(rules: ProjectPolicy, path: Path, root: Value) -> None:
     below = sum(sum(child.guaranteed_gpus.values()) for child in _descendants(rules))
     if rules.max_gpus is not None and below > rules.max_gpus:
         raise root.at(None, *path, "max_gpus").error(
-            f"is {rules.max_gpus}, but projects below are guaranteed {below} GPUs: raise it or lower theirs"
+            f"is {rules.max_gpus}, but projects below are guaranteed {count_of(below, 'GPU')}: "
+            "raise it or lower theirs"
         )
     for name, child in rules.projects.items():
         if name in rules.users:

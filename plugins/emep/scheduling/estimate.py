@@ -17,7 +17,7 @@ from emep.scheduling._release import earliest_release
 from emep.scheduling.eligibility import Request
 from emep.scheduling.model import Job
 from emep.scheduling.order import expected_duration
-from emep.units import format_duration
+from emep.units import count_of, format_duration, is_or_are
 
 if TYPE_CHECKING:
     from emep.scheduling._cycle import Cycle
@@ -89,10 +89,13 @@ class Estimator:
             usable |= index.eligible_cells(request.filter_for(pool))[index.gpu_cell]
         out = int((usable & ~index.gpu_usable).sum())
         endless = int((usable & index.gpu_usable & np.isposinf(board.busy_until)).sum())
-        words = [f"{endless} are held by jobs without max_duration"] if endless else []
-        words += [f"{out} take no work (unhealthy, drained, or used by others)"] if out else []
+        owners = "a job" if endless == 1 else "jobs"
+        words = [f"{endless} {is_or_are(endless)} held by {owners} without max_duration"] if endless else []
+        take = "takes" if out == 1 else "take"
+        words += [f"{out} {take} no work (unhealthy, drained, or used by others)"] if out else []
+        mine = count_of(int(usable.sum()), "GPU")
         return (
-            f"of the {int(usable.sum())} GPUs it could use, {' and '.join(words) or 'none come free'}; "
+            f"of the {mine} it could use, {' and '.join(words) or 'none come free'}; "
             f"what is left never holds {request.gpus} as asked"
         )
 

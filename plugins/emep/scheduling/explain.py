@@ -20,7 +20,7 @@ from emep.scheduling.estimate import Estimator
 from emep.scheduling.model import Job, Reason, ReasonCode, Waiting
 from emep.scheduling.placement import fits
 from emep.scheduling.quota import Limit
-from emep.units import count_of, format_duration
+from emep.units import count_of, format_duration, is_or_are
 
 if TYPE_CHECKING:
     from emep.scheduling._cycle import Cycle
@@ -129,17 +129,18 @@ class Explainer:
         going = mine[board.occupied[mine]]
         owners = board.owners_of(going)
         rest = max(0.0, board.release_of(job.id) - cycle.now)
-        held = f"{count_of(len(mine), 'GPU')} {'is' if len(mine) == 1 else 'are'} held for it"
+        held = f"{count_of(len(mine), 'GPU')} {is_or_are(len(mine))} held for it"
+        free = "comes free" if 1 in (len(mine), len(going)) else "come free"
         text = (
-            f"{held}; {len(going)} of them come free when {_some(owners)} "
+            f"{held}; {'it' if len(mine) == 1 else f'{len(going)} of them'} {free} when {_some(owners)} "
             f"{'has' if len(owners) == 1 else 'have'} yielded, in at most {format_duration(rest)}"
         )
         return Reason(ReasonCode.WAITING_FOR_PREEMPTION, text)
 
     def _of_quota(self, job: Job, limit: Limit) -> Reason:
         held = self._cycle.holdings.held(limit)
-        more = f"{job.gpu_count} more {'is' if job.gpu_count == 1 else 'are'} too many"
-        text = f"{limit.label} holds {held} of at most {limit.max_gpus} GPUs, {more}"
+        more = f"{job.gpu_count} more {is_or_are(job.gpu_count)} too many"
+        text = f"{limit.label} holds {held} of at most {count_of(limit.max_gpus or 0, 'GPU')}, {more}"
         return Reason(ReasonCode.QUOTA_EXCEEDED, text)
 
     def _with_preemption(self, job: Job, request: Request, facts: Facts, found: list[Reason]) -> list[Reason]:
@@ -175,7 +176,8 @@ class Explainer:
                 kept = kept[eligible[board.index.gpu_cell[kept]]]
                 if len(kept) and one.job.id != job.id:
                     text = (
-                        f"{len(kept)} of the {facts.free} free GPUs are reserved for job {one.job.id} "
+                        f"{len(kept)} of the {count_of(facts.free, 'free GPU')} {is_or_are(len(kept))} "
+                        f"reserved for job {one.job.id} "
                         f"until it starts, in {format_duration(one.at - cycle.now)} (at {one.at:.17g}), "
                         "and this job may run longer"
                     )
@@ -249,7 +251,8 @@ class Explainer:
         kinds = self._cycle.index.count_states(out.tolist())
         words = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
         if kinds:
-            text = f"{len(out)} of the {int(eligible.sum())} GPUs it could use take no work: {words}"
+            usable, take = count_of(int(eligible.sum()), "GPU"), "takes" if len(out) == 1 else "take"
+            text = f"{len(out)} of the {usable} it could use {take} no work: {words}"
             facts.reasons.append(Reason(ReasonCode.UNHEALTHY_GPUS, text))
 
     def _host_shortage(self, request: Request, facts: Facts, free: np.ndarray) -> None:
@@ -261,7 +264,8 @@ class Explainer:
         cpu, memory = request.cpu / request.gpus, request.memory / request.gpus
         if float(board.hosts.now.cpu[nodes].min()) < request.cpu:
             most = max(0.0, float(board.hosts.now.cpu[nodes].max()))
-            text = f"needs {cpu:g} cores beside each GPU, a node with free GPUs has at most {most:g} left"
+            needed = f"needs {count_of(cpu, 'core')} beside each GPU"
+            text = f"{needed}, a node with free GPUs has at most {most:g} left"
             facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_CPU, text))
         if float(board.hosts.now.memory[nodes].min()) < request.memory:
             most = max(0.0, float(board.hosts.now.memory[nodes].max()))
@@ -290,7 +294,9 @@ class Explainer:
                 float(board.hosts.now.memory[nodes].max()),
             )
             if most_cpu < cpu or most_memory >= memory:
-                text = f"needs {cpu:g} cores on a node, at most {max(0.0, most_cpu):g} are left on one"
+                most = max(0.0, most_cpu)
+                needed = f"needs {count_of(cpu, 'core')} on a node"
+                text = f"{needed}, at most {most:g} {is_or_are(most)} left on one"
                 facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_CPU, text))
             if most_memory < memory:
                 text = (

@@ -47,8 +47,8 @@ def against_policy(job: Job, policy: Policy, limits: Iterable[Limit] | None = No
         return RejectCode.UNKNOWN_CLASS, text, "priority"
     if job.node_count is not None and job.gpu_count and job.gpu_count % job.node_count:
         text = (
-            f"node_count: {job.gpu_count} GPUs cannot be spread evenly over {job.node_count} nodes, "
-            "make gpu_count a multiple of node_count"
+            f"node_count: {count_of(job.gpu_count, 'GPU')} cannot be spread evenly over "
+            f"{job.node_count} nodes, make gpu_count a multiple of node_count"
         )
         return RejectCode.NOT_DIVISIBLE, text, "node_count"
     for limit in limits_of(policy, job.queue, job.project) if limits is None else limits:
@@ -104,7 +104,8 @@ def _of_cpu_job(request: Request, index: ClusterIndex, pools: list[str]) -> Verd
     cpu, memory = request.cpu / count, request.memory / count
     most_cpu, most_memory = float(index.node_cpu[nodes].max()), float(index.node_memory[nodes].max())
     if int((index.node_cpu[nodes] >= cpu).sum()) < count:
-        text = f"cpu: needs {cpu:g} cores on a node, the largest of {_pools(pools)} has {most_cpu:g}"
+        needed = f"cpu: needs {count_of(cpu, 'core')} on a node"
+        text = f"{needed}, the largest of {_pools(pools)} has {most_cpu:g}"
         return RejectCode.CPU, text, "cpu"
     if int((index.node_memory[nodes] >= memory).sum()) < count:
         text = (
@@ -195,7 +196,7 @@ def _with_nodes(request: Request, index: ClusterIndex, size: IntArray, pool: str
     each = count_of(request.per_node, "GPU")
     text = (
         f"node_count: needs {count_of(request.node_count or 1, 'node')} with {each} each"
-        f"{_together(request)}, pool {pool} has {fitting} such nodes, "
+        f"{_together(request)}, pool {pool} has {count_of(fitting, 'such node')}, "
         f"the largest holds {int(by_node.max(initial=0))}"
     )
     return RejectCode.TOPOLOGY_TOO_SMALL, text, "node_count"
@@ -213,14 +214,14 @@ def _of_host(request: Request, index: ClusterIndex, size: IntArray, pool: str) -
         return None
     endless = np.full(len(index.nodes), np.inf)
     for code, field, room, asked in (
-        (RejectCode.CPU, "cpu", HostRoom(index.node_cpu, endless), f"{request.cpu:g} cores"),
+        (RejectCode.CPU, "cpu", HostRoom(index.node_cpu, endless), count_of(request.cpu, "core")),
         (RejectCode.MEMORY, "memory", HostRoom(endless, index.node_memory), format_memory(request.memory)),
         (RejectCode.CPU, "cpu", HostRoom(index.node_cpu, index.node_memory), "cores and memory"),
     ):
         if not fits(request, index, capped(index, request, size, room)):
             text = (
-                f"{field}: {asked} for {request.gpus} GPUs are more than the nodes of pool {pool} "
-                "have beside as many GPUs"
+                f"{field}: asks for {asked} with {count_of(request.gpus, 'GPU')}, more than the nodes of "
+                f"pool {pool} have beside as many GPUs"
             )
             return code, text, field
     return None

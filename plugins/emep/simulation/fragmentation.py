@@ -20,6 +20,7 @@ from emep.simulation.jobs import JobSpec
 from emep.simulation.outputs import write_files
 from emep.simulation.replay import replay
 from emep.simulation.strategies import RandomFit, Strategy, first_fit
+from emep.units import count_of
 
 STRATEGIES = ("pack", "spread", "first fit", "random")
 SEEDS = tuple(range(42, 52))
@@ -132,10 +133,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = []
     for one in study(nodes, args.jobs, args.seeds, args.load):
         found.append(one)
-        sys.stdout.write(f"seed {one.seed}, {one.strategy}: {one.mean_wait:.1f} s ({one.jobs} jobs)\n")
+        jobs = count_of(one.jobs, "job")
+        sys.stdout.write(f"seed {one.seed}, {one.strategy}: {one.mean_wait:.1f} s ({jobs})\n")
         sys.stdout.flush()
     gpus = sum(len(node.gpus) for node in nodes)
-    size = f"{len(nodes)} nodes, {gpus} GPUs, load {args.load:g}"
+    size = f"{count_of(len(nodes), 'node')}, {count_of(gpus, 'GPU')}, load {args.load:g}"
     title = f"Mean wait of jobs that need a whole group or node: {size}"
     rows = "".join(f"{one.seed},{one.strategy},{one.mean_wait:.3f},{one.jobs}\n" for one in found)
     files = {

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from emep.scheduling.model import GpuId, Node
 from emep.simulation.charts import LEFT, PLOT_WIDTH, TOP, figure, time_axis
 from emep.simulation.recording import Recording, RunSpan, number
+from emep.units import count_of
 
 _MOST_BARS = 5000
 _MOST_ROWS = 256
@@ -78,7 +79,7 @@ def _bars(title: str, groups: Sequence[Group], recording: Recording, span: tuple
     for run in recording.runs:
         x, width = LEFT + (run.start - span[0]) * scale, max(0.4, (run.end - run.start) * scale)
         job = recording.outcomes[run.job].spec.job
-        words = f"{job.id}: {number(run.start)} to {number(run.end)} s, {len(run.gpus)} GPUs"
+        words = f"{job.id}: {number(run.start)} to {number(run.end)} s, {count_of(len(run.gpus), 'GPU')}"
         shapes = "".join(
             f"M{x:.1f} {top:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z"
             for top, height in _stretches(sorted(row_of[gpu] for gpu in run.gpus), row_height)
@@ -126,7 +127,8 @@ def _map(title: str, groups: Sequence[Group], runs: Sequence[RunSpan], span: tup
             for y, group, word in ((TOP + 10, groups[0], "first"), (TOP + height, groups[-1], "last"))
         )
     )
-    words = f"{title}: {what}, the darker the fuller ({len(groups)} groups, {len(runs)} runs)"
+    shown = f"{count_of(len(groups), 'group')}, {count_of(len(runs), 'run')}"
+    words = f"{title}: {what}, the darker the fuller ({shown})"
     return figure(words, body + time_axis(*span, TOP + height), height + TOP + 30)
 
 

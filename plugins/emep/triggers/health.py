@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
+from emep.units import count_of
+
 if TYPE_CHECKING:
     from emep.api.schemas import Checkup, HealthFinding
     from emep.client import AsyncEmepClient
@@ -159,7 +161,7 @@ def condition_of(checkup: Checkup) -> str:
         for pool, states in sorted(checkup.gpus.items())
     )
     silent = f"; silent: {', '.join(checkup.silent_nodes)}" if checkup.silent_nodes else ""
-    return f"{checkup.nodes} nodes, GPUs: {pools or 'none'}{silent}"
+    return f"{count_of(checkup.nodes, 'node')}, GPUs: {pools or 'none'}{silent}"
 
 
 def batch_of(found: list[HealthFinding], checkup: Checkup) -> dict[str, Any]:
