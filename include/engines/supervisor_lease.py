@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 HEARTBEAT_SECONDS = 10.0
 MAX_SILENCE_SECONDS = 600.0
+ANSWER_SECONDS = 5.0
+"""What an answer is given at least, however often the lease is renewed: a busy API is not asked twice."""
 COMPLETE_SECONDS = 120.0
 """How long a completion is tried; after that the node's agent reports for us."""
 _GONE = {409, 410}
@@ -198,7 +200,7 @@ class Lease:
                 # The token goes to the API alone: redirects are not followed.
                 self._http = httpx.Client(
                     headers={"Authorization": f"Bearer emep-lease.{self.settings.token}"},
-                    timeout=httpx.Timeout(max(1.0, min(self.settings.heartbeat, 10.0))),
+                    timeout=httpx.Timeout(max(ANSWER_SECONDS, min(self.settings.heartbeat, 10.0))),
                     follow_redirects=False,
                 )
             return self._http

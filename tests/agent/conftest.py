@@ -48,7 +48,7 @@ class AgentProcess:
         self.process.kill()
         self.process.wait()
 
-    def terminate(self, timeout: float = 30.0) -> int:
+    def terminate(self, timeout: float = 90.0) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
@@ -86,7 +86,7 @@ def start_agent(api: SmallApi, folder: Path) -> Iterator[Callable[..., AgentProc
         if agent.process.poll() is None:
             agent.process.send_signal(signal.SIGTERM)
             agent.process.send_signal(signal.SIGINT)
-            agent.process.wait(20)
+            agent.process.wait(60)
         end_everything_of(agent.state_dir)
 
 
@@ -103,7 +103,7 @@ def end_everything_of(state_dir: Path) -> None:
                 os.kill(int(entry.name), signal.SIGKILL)
 
 
-def gone(pid: int, timeout: float = 20.0) -> bool:
+def gone(pid: int, timeout: float = 60.0) -> bool:
     """Wait until no process (not even a zombie's parentless rest) of that pid runs."""
     deadline = time.monotonic() + timeout
     while True:
@@ -118,7 +118,7 @@ def gone(pid: int, timeout: float = 20.0) -> bool:
         time.sleep(0.02)
 
 
-def when_written(path: Path, timeout: float = 20.0) -> str:
+def when_written(path: Path, timeout: float = 60.0) -> str:
     """Content of a file that a process is about to write (it renames it into place)."""
     deadline = time.monotonic() + timeout
     while not path.exists():

@@ -26,7 +26,7 @@ class ControlPlane:
         self.changed = threading.Condition()
         self.url = ""
 
-    def wait_for(self, condition: Callable[[], bool], timeout: float = 60) -> None:
+    def wait_for(self, condition: Callable[[], bool], timeout: float = 180) -> None:
         with self.changed:
             assert self.changed.wait_for(condition, timeout), "it did not happen in time"
 

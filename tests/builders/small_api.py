@@ -83,9 +83,9 @@ class SmallApi:
             self._server = self._thread = None
             self.changed.notify_all()
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
 
-    def until(self, condition: Callable[[], Any], timeout: float = 30.0) -> Any:
+    def until(self, condition: Callable[[], Any], timeout: float = 90.0) -> Any:
         """Wait until ``condition`` is true and return its value. Raises TimeoutError with what is known."""
         with self.changed:
             if not self.changed.wait_for(condition, timeout):
@@ -101,11 +101,22 @@ class SmallApi:
             self.orders.append(order)
             self.changed.notify_all()
 
+    def forget_orders(self) -> None:
+        """Hand out no order any more; what was taken is the agent's."""
+        with self.changed:
+            self.orders.clear()
+
+    def forget_completions(self) -> None:
+        """Know no end of any run, as after the database was restored: orders are due again."""
+        with self.changed:
+            self.completions.clear()
+            self.changed.notify_all()
+
     def log_text(self, allocation_id: str) -> str:
         """The log that was shipped so far."""
         return self.logs.get(allocation_id, bytearray()).decode()
 
-    def ended(self, allocation_id: str, epoch: int = 1, timeout: float = 30.0) -> Completion:
+    def ended(self, allocation_id: str, epoch: int = 1, timeout: float = 90.0) -> Completion:
         """Wait for the first completion of a run."""
         key = (allocation_id, epoch)
         return self.until(lambda: self.completions.get(key), timeout)[0]

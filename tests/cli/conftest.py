@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from tests.builders.emep_server import EmepServer
 
+POLICY = "health: {report_every: 1h}\nlease: {expiry: 10m}"
+"""Commands take seconds on a loaded machine, and the tests' nodes have no agents that report meanwhile."""
 EMEP = str(Path(sys.executable).with_name("emep"))
 Emep = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -19,7 +21,7 @@ Emep = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmepServer]:
     with tempfile.TemporaryDirectory(prefix="d-cli-", dir="/tmp", ignore_cleanup_errors=True) as name:
-        server = EmepServer(Path(name)).start()
+        server = EmepServer(Path(name), policy=POLICY).start()
         yield server
         server.stop()
 
@@ -35,7 +37,7 @@ def emep(tmp_path: Path) -> Emep:
             env={**clean, "HOME": str(tmp_path), "COLUMNS": "200", **(environment or {})},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
             stdin=subprocess.DEVNULL,
         )

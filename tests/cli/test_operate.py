@@ -144,6 +144,6 @@ def test_read_commands_import_no_airflow() -> None:
         "print([m for m in ('airflow', 'sqlalchemy', 'fastapi', 'pydantic', 'numpy') if m in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=180
     )
     assert done.stdout == "[]\n"

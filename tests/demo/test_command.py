@@ -12,7 +12,7 @@ import pytest
 from tests.builders.real_airflow import emep, free_port, processes_of
 
 
-def gone(folder: Path, seconds: float = 30.0) -> bool:
+def gone(folder: Path, seconds: float = 60.0) -> bool:
     until = time.monotonic() + seconds
     while processes_of(folder):
         if time.monotonic() > until:
@@ -29,7 +29,7 @@ def home(tmp_path_factory):
 @pytest.mark.demo
 def test_the_demo_merges_evolves_evaluates_shows_the_scoreboard_and_ends(home):
     demo = emep("demo", "--exit", "--small", "--home", str(home), "--port", str(free_port(18110, 18129)))
-    output, _ = demo.communicate(timeout=900)
+    output, _ = demo.communicate(timeout=1500)
     assert demo.returncode == 0, output
     assert "Airflow is ready after" in output
     assert "user admin, password" in output

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 _QUIET_PAUSE = 1.0
 """Seconds between polls while the API repeats orders that are being carried out."""
 _DRAIN_SECONDS = 1.0
+_FAREWELL_SECONDS = 10.0
+"""How long an API that does not answer holds up the end of an agent that is told to end."""
 _BACKOFF_FIRST, _BACKOFF_MAXIMUM = 0.5, 10.0
 CLEAN_EVERY = 3600.0
 KEPT_ORDER_SECONDS = 10.0
@@ -307,7 +309,7 @@ class Agent:
                 if self._tasks:
                     await asyncio.wait(list(self._tasks.values()))
         with suppress(EmepError, TimeoutError):
-            async with asyncio.timeout(3.0):
+            async with asyncio.timeout(_FAREWELL_SECONDS):
                 await self._client.poll(
                     self._settings.name, PollRequest(running=self._listed(), timeout=0, leaving=True)
                 )

@@ -83,7 +83,7 @@ class Run:
 
     def wait(self) -> int:
         assert self.process is not None
-        self.output, _ = self.process.communicate(timeout=90)
+        self.output, _ = self.process.communicate(timeout=300)
         return self.process.returncode
 
     def result(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def alive(pid: int) -> bool:
     return False
 
 
-def gone(pid: int, seconds: float = 30) -> bool:
+def gone(pid: int, seconds: float = 60) -> bool:
     end = time.monotonic() + seconds
     while alive(pid) and time.monotonic() < end:
         time.sleep(0.01)
@@ -263,7 +263,7 @@ def test_a_preempted_run_resumes_at_its_step(make: Callable[..., Run]) -> None:
     assert run.wait() == 75, run.output
     assert run.checkpoints()[-1] == "step-00000003"
     again = make(fields).start()
-    time_out = time.monotonic() + 60
+    time_out = time.monotonic() + 180
     while len(again.started()) < 2 and time.monotonic() < time_out:
         time.sleep(0.01)
     again.process.terminate()  # type: ignore[union-attr]
@@ -273,7 +273,7 @@ def test_a_preempted_run_resumes_at_its_step(make: Callable[..., Run]) -> None:
 
 
 def wait_for_file(run: Run, step: str) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while step not in run.checkpoints() and time.monotonic() < end:
         time.sleep(0.01)
     assert step in run.checkpoints()
@@ -389,10 +389,10 @@ def test_an_outage_of_the_control_plane_costs_no_work(make: Callable[..., Run], 
 def test_a_control_plane_that_is_silent_too_long_means_checkpoint_and_exit(make: Callable[..., Run]) -> None:
     run = make({"steps": 4, "at": 2, "then": "wait"})
     with control_plane() as plane:
-        run.start(plane, EMEP_MAX_SILENCE_SECONDS="1", EMEP_COMPLETE_SECONDS="0.5")
+        run.start(plane, EMEP_MAX_SILENCE_SECONDS="3", EMEP_COMPLETE_SECONDS="0.5")
         wait_for_step(plane, 2)
     assert run.wait() == 75, run.output
-    assert "no answer from the control plane for 1 s" in run.result()["error"]["message"]
+    assert "no answer from the control plane for 3 s" in run.result()["error"]["message"]
     assert "could not be delivered" in run.output
 
 
@@ -476,7 +476,7 @@ def test_told_to_stop_every_rank_checkpoints(make: Callable[..., Run], plane: Co
     fields = {"steps": 4, "at": 2, "then": "wait"}
     run = make(fields, engine="evolve_candidates").start(plane, EMEP_GPU_INDICES="0,1")
     wait_for_step(plane, 2)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while run.checkpoints().count("step-00000002") < 2 and time.monotonic() < end:
         time.sleep(0.01)
     run.process.terminate()  # type: ignore[union-attr]
