@@ -207,7 +207,10 @@ def pod_bench(folder: Path, target: Target, gpus: int = 2) -> Iterator[PodBench]
         while len(bench.user.nodes().items) < len(nodes):
             assert time.monotonic() < until, (folder / f"agent-{nodes[0]}.log").read_text()
             time.sleep(0.1)
-        yield bench
+        try:
+            yield bench
+        finally:
+            bench.user.close()
     finally:
         for agent in agents:
             agent.terminate()

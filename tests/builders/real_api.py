@@ -35,6 +35,12 @@ class RealApi:
         self.url = f"http://127.0.0.1:{port}"
         self.agent = EmepClient(self.url, auth=agent_token(runtime.settings.agent_token))
         self.user = EmepClient(client_settings(self.url, username="emep", password="emep"))
+        self._holders: list[EmepClient] = []
+
+    def close(self) -> None:
+        """Close every client that was handed out."""
+        for client in (self.agent, self.user, *self._holders):
+            client.close()
 
     def connection(self, login: str = "emep") -> str:
         """The value of ``AIRFLOW_CONN_...`` for a user."""
@@ -61,6 +67,7 @@ class RealApi:
     def begin(self, order: StartOrder, log: str = "") -> EmepClient:
         """The supervisor's first heartbeat, and a first piece of log; its client."""
         holder = EmepClient(self.url, auth=lease_token(order.lease_token))
+        self._holders.append(holder)
         holder.heartbeat(order.allocation_id, Heartbeat(epoch=order.epoch))
         if log:
             holder.append_logs(order.allocation_id, 0, log.encode())
@@ -112,9 +119,11 @@ def real_api(folder: Path) -> Iterator[RealApi]:
     thread.start()
     while not server.started:
         time.sleep(0.01)
+    api = RealApi(port, runtime)
     try:
-        yield RealApi(port, runtime)
+        yield api
     finally:
+        api.close()
         server.should_exit = True
         runtime.stop()
         thread.join(10)

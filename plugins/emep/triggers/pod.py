@@ -22,8 +22,10 @@ from emep.runtime.kubernetes.client import (
 from emep.runtime.kubernetes.manifest import PodPlan
 from emep.runtime.kubernetes.status import EXIT_BAD_INPUT, EXIT_KILLED, Phase, PodState
 from emep.triggers.job import JobTrigger
-from emep.triggers.pod_clear import LOG_SECONDS, clear_all, clear_older, confirm_departed
+from emep.triggers.pod_clear import clear_all, clear_older, confirm_departed
+from emep.triggers.pod_job_logs import JobLogs
 from emep.triggers.pod_run import CannotStartError, PodRun
+from emep.triggers.pod_shipping import REST_SECONDS
 
 if TYPE_CHECKING:
     from emep.api.schemas import JobView
@@ -44,6 +46,7 @@ class PodTrigger(JobTrigger):
         self._plan, self._cluster = PodPlan(**plan), Cluster(**cluster)
         self._runs: dict[int, PodRun] = {}
         self._pods: PodHub | None = None
+        self._logs: JobLogs | None = None
         self._wake: Callable[[], None] = lambda: None
         self._pod_said = ""
         self._looked_back = False
@@ -60,14 +63,16 @@ class PodTrigger(JobTrigger):
         self._wake = subscription.wake
         self._pods = await PodHub.get(self._cluster, self._plan.namespace, hub)
         self._pods.join(self.job_id, self._wake)
+        self._logs = JobLogs(self._pods, self._plan, self.job_id, self._runs)
         try:
             return await super()._follow(hub, subscription)
         finally:
             for timer in self._timers:
                 timer.cancel()
-            runs, self._runs = self._runs, {}
-            for run in runs.values():
+            for run in self._runs.values():
                 await run.close()
+            self._runs = {}
+            await self._logs.close()
             await self._pods.leave(self.job_id, self._wake)
 
     # ---- what the job's state asks for ---------------------------------------------------------------------
@@ -77,6 +82,7 @@ class PodTrigger(JobTrigger):
         from emep.client import EmepError
 
         assert self._pods is not None  # noqa: S101
+        assert self._logs is not None  # noqa: S101
         try:
             await self._pods.synced()
         except (ConnectionUnusableError, KubeError) as error:
@@ -84,7 +90,7 @@ class PodTrigger(JobTrigger):
             return
         try:
             await self._look_back(job)
-            blocked = await clear_older(self._pods, self._plan, self._runs, job)
+            blocked = await clear_older(self._pods, self._plan, self._logs.of, job)
             if job.state.value in ("starting", "running", "yielding"):
                 await self._tend(hub, job, blocked)
         except CannotStartError as error:
@@ -128,7 +134,7 @@ class PodTrigger(JobTrigger):
                 return None
             raise
         assert self._pods is not None  # noqa: S101
-        run = PodRun(self._plan, self.job_id, job.allocation_id, lease, self._pods, client)
+        run = PodRun(self._plan, self.job_id, job.allocation_id, lease, self._pods)
         self._runs[job.epoch] = run
         return run
 
@@ -137,15 +143,14 @@ class PodTrigger(JobTrigger):
         if state.phase is Phase.FINISHED:
             await self._finished(hub, job, run, state)
         elif state.phase is Phase.LOST:
-            await run.lost(
-                "pod_evicted", f"pod {run.name} was taken away: {state.reason}", gone=_is_dead(run)
-            )
+            words = f"pod {run.name} was taken away: {state.reason}"
+            await run.lost("pod_evicted", words, gone=run.is_dead)
         elif not run.is_there:
             await self._vanished(hub, job, run)
         elif state.phase is Phase.BROKEN:
             await run.complete(EXIT_BAD_INPUT if state.refused else 1, f"pod {run.name}: {state.reason}")
             await run.delete(0)
-        elif (trouble := self._trouble(run)) and job.state.value != "starting":
+        elif (trouble := run.node_trouble) and job.state.value != "starting":
             # What was granted and has not reported is taken back by the ledger itself.
             node = job.nodes[0] if job.nodes else "its node"
             await run.lost("node_lost", f"node {node} of pod {run.name} is not ready: {trouble}", gone=False)
@@ -153,9 +158,6 @@ class PodTrigger(JobTrigger):
             await self._tell(hub, run)
         elif state.phase is Phase.WAITING:
             await self._late(run, state)
-
-    def _trouble(self, run: PodRun) -> str:
-        return self._pods.node_trouble(run.pod) if self._pods is not None and run.pod else ""
 
     async def _finished(self, hub: Hub, job: JobView, run: PodRun, state: PodState) -> None:
         """The container has ended. An ``emep-engine`` has reported that by itself, a moment ago."""
@@ -263,7 +265,7 @@ class PodTrigger(JobTrigger):
         """As ``JobTrigger``, but what is left of the epoch before comes first, to its last line."""
         before = self._stream.allocation_id
         if before is not None and before != job.allocation_id and not self._stream.complete:
-            until = time.monotonic() + LOG_SECONDS
+            until = time.monotonic() + REST_SECONDS
             old = job.model_copy(update={"allocation_id": before})
             while not self._stream.complete and time.monotonic() < until:
                 if not await super()._read_log(hub, old):
@@ -271,17 +273,20 @@ class PodTrigger(JobTrigger):
         return await super()._read_log(hub, job)
 
     async def _last_lines(self, hub: Hub, job: JobView) -> None:
-        """The end of the log, then the end of the pods; what may still run is waited for."""
+        """The rest of the log, then the end of the pods; what may still run is waited for, and what it says
+        last is shown too."""
         run = self._runs.get(job.epoch)
         if run is not None and job.state.value in ("completed", "failed", "dead"):
-            await run.log_shipped(LOG_SECONDS)
-        await super()._last_lines(hub, job)
+            await run.log.shipped(REST_SECONDS)
         try:
-            if self._pods is not None:
-                await clear_all(self._pods, self._plan, job)
+            if self._pods is not None and self._logs is not None:
+                await clear_all(self._pods, self._plan, self._logs.of, job)
         except Exception as error:
             # The hub's sweep and the pod's own deadline are behind this; the task's end does not hang on it.
             self.log.warning("Pods of job %s are not cleared away yet: %s", self.job_id, error)
+        if self._logs is not None:
+            await self._logs.finish()
+        await super()._last_lines(hub, job)
 
     async def on_kill(self) -> None:
         """A person has ended the task: cancel the job, end its pods, then give the GPUs back."""
@@ -293,9 +298,3 @@ class PodTrigger(JobTrigger):
         work.add_done_callback(_killing.discard)
         await asyncio.shield(work)
         self.log.info("Job %s is cancelled and its pods are deleted", self.job_id)
-
-
-def _is_dead(run: PodRun) -> bool:
-    """Whether the kubelet says that nothing of the pod runs any more."""
-    pod = run.pod or {}
-    return not run.is_there or (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")

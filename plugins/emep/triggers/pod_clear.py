@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from emep.runtime.kubernetes import status
 from emep.runtime.kubernetes.manifest import PodPlan
 from emep.runtime.kubernetes.status import Phase
-from emep.triggers.pod_run import PodRun
+from emep.triggers.pod_shipping import LogShipping
 from emep.triggers.pod_sweep import confirm_gone, is_active
 
 if TYPE_CHECKING:
@@ -23,12 +23,13 @@ LEAVE_SECONDS = 40.0
 """How long the end of a task waits for the end of its pods."""
 OWN_END_SECONDS = 3.0
 """A pod whose work has reported its end is given as long to end by itself."""
-LOG_SECONDS = 15.0
-"""For the rest of a pod's log, before the pod is deleted."""
 LIVE = ("starting", "running", "yielding")
 
+LogOf = Callable[[dict[str, Any]], Awaitable[LogShipping | None]]
+"""The shipping of a pod's log; None where it is not kept."""
 
-async def clear_older(pods: PodHub, plan: PodPlan, runs: Mapping[int, PodRun], job: JobView) -> bool:
+
+async def clear_older(pods: PodHub, plan: PodPlan, log_of: LogOf, job: JobView) -> bool:
     """Delete pods of leases that are over.
 
     True while one of them may still run on a node that is alive: the next epoch's pod waits for its end.
@@ -39,17 +40,14 @@ async def clear_older(pods: PodHub, plan: PodPlan, runs: Mapping[int, PodRun], j
         epoch = status.identity(pod)[2]
         if epoch == live:
             continue
-        state, run = status.read(pod, plan.base_container), runs.get(epoch)
-        ended = state.phase in (Phase.FINISHED, Phase.LOST)
-        if ended and run is not None:
-            await run.log_shipped(LOG_SECONDS)
-        await _delete(pods, pod)
+        ended = status.read(pod, plan.base_container).phase in (Phase.FINISHED, Phase.LOST)
+        await _delete(pods, pod, log_of)
         blocked = blocked or not (ended or pods.node_trouble(pod))
     return blocked
 
 
-async def clear_all(pods: PodHub, plan: PodPlan, job: JobView) -> None:
-    """Delete the pods of a job that has ended, and wait until nothing of them runs.
+async def clear_all(pods: PodHub, plan: PodPlan, log_of: LogOf, job: JobView) -> None:
+    """Delete the pods of a job that has ended, and wait until nothing of them runs and their logs are read.
 
     Finished ones stay where the operator's ``on_finish_action`` says so.
     """
@@ -63,7 +61,7 @@ async def clear_all(pods: PodHub, plan: PodPlan, job: JobView) -> None:
         patient = reported and time.monotonic() - began < OWN_END_SECONDS
         for pod in here:
             if (pod in active and not patient) or (pod not in active and deletes):
-                await _delete(pods, pod)
+                await _delete(pods, pod, log_of)
         if not any(not pods.node_trouble(pod) for pod in active):
             break
         await asyncio.sleep(0.2)
@@ -80,8 +78,11 @@ async def confirm_departed(pods: PodHub, job: JobView) -> None:
             await confirm_gone(pods.ledger, left["id"])
 
 
-async def _delete(pods: PodHub, pod: dict[str, Any]) -> None:
+async def _delete(pods: PodHub, pod: dict[str, Any], log_of: LogOf) -> None:
     metadata = pod["metadata"]
+    shipping = await log_of(pod)
+    if shipping is not None and not pods.node_trouble(pod):
+        await shipping.before_end()
     # Told to end with a longer grace while its lease lived: that is over.
     late = (metadata.get("deletionGracePeriodSeconds") or 0) > OVER_GRACE
     if late or not metadata.get("deletionTimestamp"):

@@ -8,15 +8,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from emep.runtime.kubernetes import status
 from emep.runtime.kubernetes.client import Cluster, KubeClient, open_client
 from emep.runtime.kubernetes.manifest import JOB
+from emep.runtime.kubernetes.status import PodState
+from emep.triggers.pod_shipping import LogShipping, adopted
+
+if TYPE_CHECKING:
+    from emep.client import AsyncEmepClient
 
 GRACE = 8.0
 """Seconds for a checkpoint that nobody asks for any more."""
 SECONDS = 150.0
 """How long the end of the pods is waited for; the trigger itself has 30 s, this goes on without it."""
+LOG_SECONDS = 3.0
+"""For what is left of their logs once they are gone."""
 REASON = "the Airflow task was ended by a user"
 
 
@@ -34,7 +42,7 @@ async def kill(conn_id: str, cluster: Cluster, namespace: str, job_id: str) -> N
         job = await api.job(job_id)
         client = await open_client(cluster)
         try:
-            gone = await _end_pods(client, namespace, job_id)
+            gone = await _Pods(client, namespace, job_id, api).end()
         finally:
             await client.aclose()
         if gone and job.allocation_id is not None:
@@ -42,21 +50,52 @@ async def kill(conn_id: str, cluster: Cluster, namespace: str, job_id: str) -> N
             await _unless_ended(api.lost(job.allocation_id, loss))
 
 
-async def _end_pods(client: KubeClient, namespace: str, job_id: str) -> bool:
-    """Delete a job's pods; True once they are gone."""
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    until, told = time.monotonic() + SECONDS, set[str]()
-    while time.monotonic() < until:
-        pods = (await client.get(path, labelSelector=f"{JOB}={job_id}")).get("items") or []
-        if not pods:
-            return True
-        for pod in pods:
-            # Also one that is ending already: its grace may be as long as a preemption's.
-            if (name := pod["metadata"]["name"]) not in told:
-                told.add(name)
-                await client.delete(f"{path}/{name}", GRACE)
-        await asyncio.sleep(0.3)
-    return False
+class _Pods:
+    """A job's pods, without a watch."""
+
+    def __init__(self, client: KubeClient, namespace: str, job_id: str, api: AsyncEmepClient) -> None:
+        self.path = f"/api/v1/namespaces/{namespace}/pods"
+        self._client, self._job_id, self._api = client, job_id, api
+        self._here: dict[str, dict[str, Any]] = {}
+        self._logs: dict[str, LogShipping | None] = {}
+
+    async def client(self) -> KubeClient:
+        """The cluster's API."""
+        return self._client
+
+    async def _ledger(self) -> AsyncEmepClient:
+        return self._api
+
+    async def end(self) -> bool:
+        """Delete them; True once they are gone. What they say last is kept."""
+        until = time.monotonic() + SECONDS
+        try:
+            while time.monotonic() < until:
+                found = await self._client.get(self.path, labelSelector=f"{JOB}={self._job_id}")
+                self._here = {pod["metadata"]["name"]: pod for pod in found.get("items") or []}
+                for log in filter(None, self._logs.values()):
+                    log.wake()
+                if not self._here:
+                    return True
+                for name, pod in self._here.items():
+                    # Also one that is ending already: its grace may be as long as a preemption's.
+                    if name not in self._logs:
+                        await self._end(name, pod)
+                await asyncio.sleep(0.3)
+            return False
+        finally:
+            for log in filter(None, self._logs.values()):
+                await log.finish(LOG_SECONDS, "its pod is gone" if not self._here else "its pod does not end")
+
+    async def _end(self, name: str, pod: dict[str, Any]) -> None:
+        def state(container: str) -> PodState | None:
+            now = self._here.get(name)
+            return None if now is None else status.read(now, container)
+
+        log = self._logs[name] = await adopted(self, pod, self._ledger, state)
+        if log is not None:
+            await log.before_end()
+        await self._client.delete(f"{self.path}/{name}", GRACE)
 
 
 async def _unless_ended(call: Awaitable[Any]) -> None:

@@ -21,7 +21,7 @@ from emep.runtime.kubernetes.manifest import (
     ungated,
 )
 from emep.runtime.kubernetes.status import EXIT_BAD_INPUT, EXIT_FAILED, Phase, PodState
-from emep.triggers.pod_log import PodLog
+from emep.triggers.pod_shipping import LogShipping
 
 if TYPE_CHECKING:
     from emep.api.schemas import LeaseAnswer
@@ -48,10 +48,8 @@ class PodRun:
     """The pod of one epoch. Whatever is asked of it may be asked again."""
 
     def __init__(
-        self, plan: PodPlan, job_id: str, allocation_id: str, lease: LeaseAnswer, pods: PodHub, client: Any
+        self, plan: PodPlan, job_id: str, allocation_id: str, lease: LeaseAnswer, pods: PodHub
     ) -> None:
-        from emep.client import lease_token
-
         self.plan, self.job_id, self.allocation_id, self.lease = plan, job_id, allocation_id, lease
         self.epoch = lease.epoch
         self.name = pod_name(plan, job_id, lease.epoch)
@@ -59,10 +57,26 @@ class PodRun:
         """It was told to end, by EMEP."""
         self.created_at: float | None = None
         self._pods = pods
-        self._asker: AsyncEmepClient = client
-        self._holder: AsyncEmepClient = client.as_caller(lease_token(lease.lease_token))
-        self._shipping: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
+        self.log = LogShipping(
+            pods,
+            self.name,
+            plan.base_container,
+            self._holder,
+            allocation_id,
+            lambda: self.state if self.is_there else None,
+        )
+        pods.join(job_id, self.log.wake)
+
+    async def _asker(self) -> AsyncEmepClient:
+        """The ledger's client of the account that asked. The hub opens a new one after an outage."""
+        return await self._pods.ledger.client()
+
+    async def _holder(self) -> AsyncEmepClient:
+        """The same with the lease's own token."""
+        from emep.client import lease_token
+
+        return (await self._asker()).as_caller(lease_token(self.lease.lease_token))
 
     # ---- what is there -------------------------------------------------------------------------------------
 
@@ -75,6 +89,17 @@ class PodRun:
     def is_there(self) -> bool:
         """Whether the pod object exists."""
         return self.name in self._pods.store.pods
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the kubelet says that nothing of it runs any more."""
+        pod = self.pod or {}
+        return not self.is_there or (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
+
+    @property
+    def node_trouble(self) -> str:
+        """Why its node is not ready; empty where it is, or nobody knows."""
+        return self._pods.node_trouble(self.pod) if self.pod else ""
 
     @property
     def state(self) -> PodState | None:
@@ -122,7 +147,7 @@ class PodRun:
             return False
         self.created_at = self.created_at or time.monotonic()
         self._pods.store.add(made)
-        await self._asker.lease(self.allocation_id, started=True)
+        await (await self._asker()).lease(self.allocation_id, started=True)
         return True
 
     async def _give_secret(self, client: KubeClient, pod: dict[str, Any]) -> None:
@@ -166,22 +191,13 @@ class PodRun:
     # ---- while it runs -------------------------------------------------------------------------------------
 
     def attend(self) -> None:
-        """Ship the log, and renew the lease of an image that does not do so itself."""
+        """Ship the log, and renew the lease of an image that does not do so itself.
+
+        The log is seen to from the beginning: work may be over before the watch tells that it runs.
+        """
+        self.log.start(wanted=self.plan.get_logs)
         state = self.state
-        if state is None or state.phase not in (Phase.RUNNING, Phase.FINISHED):
-            return
-        if self._shipping is None or _has_failed(self._shipping):
-            shipper = PodLog(
-                self._pods,
-                self.name,
-                self.plan.base_container,
-                self._holder,
-                self.allocation_id,
-                lambda: self.state if self.is_there else None,
-            )
-            work = shipper.ship() if self.plan.get_logs else shipper.close()
-            self._shipping = asyncio.create_task(work, context=contextvars.Context())
-        wanted = not self.plan.supervised and state.phase is Phase.RUNNING
+        wanted = state is not None and state.phase is Phase.RUNNING and not self.plan.supervised
         if wanted and (self._renewing is None or self._renewing.done()):
             self._renewing = asyncio.create_task(self._renew(), context=contextvars.Context())
 
@@ -197,27 +213,24 @@ class PodRun:
             if time.monotonic() - self._pods.seen_at < self.lease.max_silence:
                 try:
                     beat = Heartbeat(epoch=self.epoch, watched=True)
-                    answer = await self._holder.heartbeat(self.allocation_id, beat)
+                    answer = await (await self._holder()).heartbeat(self.allocation_id, beat)
                     if answer.directive is Directive.ABORT:
                         await self.delete(0)
                 except EmepApiError as error:
                     if error.status in (409, 410):
                         return
                     log.warning("the lease of %s is not renewed: %s", self.name, error)
-                except EmepError as error:
+                except (EmepError, RuntimeError) as error:
+                    # RuntimeError: the client was closed meanwhile, because its connection was opened anew.
                     log.debug("the lease of %s is not renewed: %s", self.name, error)
             await asyncio.sleep(self.lease.heartbeat)
-
-    async def log_shipped(self, within: float) -> None:
-        """Wait until all of the log is in the ledger, at most so many seconds."""
-        if self._shipping is not None and not self._shipping.done():
-            await asyncio.wait({self._shipping}, timeout=within)
 
     # ---- ends ----------------------------------------------------------------------------------------------
 
     async def delete(self, grace: float | None = None) -> None:
         """Delete the pod: SIGTERM at once, SIGKILL after ``grace`` seconds."""
         self.told = True
+        await self.log.before_end()
         await (await self._pods.client()).delete(f"{self._pods.path}/{self.name}", grace)
 
     async def complete(self, exit_code: int, message: str, result: dict[str, Any] | None = None) -> None:
@@ -232,7 +245,7 @@ class PodRun:
             result=result,
         )
         try:
-            await self._holder.complete(self.allocation_id, end)
+            await (await self._holder()).complete(self.allocation_id, end)
         except EmepApiError as error:
             if error.status != 409:
                 raise
@@ -248,23 +261,19 @@ class PodRun:
         from emep.client import EmepApiError
 
         try:
-            await self._asker.lost(
-                self.allocation_id, Loss(epoch=self.epoch, code=code, reason=reason[:2000], gone=gone)
-            )
+            loss = Loss(epoch=self.epoch, code=code, reason=reason[:2000], gone=gone)
+            await (await self._asker()).lost(self.allocation_id, loss)
         except EmepApiError as error:
             if error.status != 409:
                 raise
 
     async def close(self) -> None:
         """Stop what is done for it; the pod stays as it is."""
-        tasks = [task for task in (self._shipping, self._renewing) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _has_failed(task: asyncio.Task[None]) -> bool:
-    return task.done() and not task.cancelled() and task.exception() is not None
+        await self._pods.leave(self.job_id, self.log.wake)
+        await self.log.close()
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
 
 
 async def _unless_there(creation: Any) -> dict[str, Any] | None:

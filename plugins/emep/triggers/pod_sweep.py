@@ -9,7 +9,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from emep.runtime.kubernetes import status
-from emep.runtime.kubernetes.status import Phase
+from emep.runtime.kubernetes.status import Phase, PodState
+from emep.triggers.pod_shipping import REST_SECONDS, adopted
 
 if TYPE_CHECKING:
     from emep.triggers.hub import Hub
@@ -89,16 +90,36 @@ async def confirm_gone(ledger: Hub, allocation_id: str) -> None:
 
 
 async def sweep(hub: PodHub, followed: set[str]) -> None:
-    """Delete pods whose lease is over and that no trigger here looks after."""
-    client = await hub.client()
-    for name, pod in list(hub.store.pods.items()):
+    """Delete pods whose lease is over and that no trigger here looks after; their logs are kept."""
+    over = []
+    for pod in list(hub.store.pods.values()):
         job_id, allocation_id, _ = status.identity(pod)
         if job_id in followed or pod["metadata"].get("deletionTimestamp"):
             continue
         if not await _is_over(hub.ledger, allocation_id) or _is_kept(pod):
             continue
+        over.append(pod)
+    await asyncio.gather(*(_end(hub, pod) for pod in over))
+
+
+async def _end(hub: PodHub, pod: dict[str, Any]) -> None:
+    name = pod["metadata"]["name"]
+
+    def state(container: str) -> PodState | None:
+        now = hub.store.pods.get(name)
+        return None if now is None else status.read(now, container)
+
+    shipping = await adopted(hub, pod, hub.ledger.client, state)
+    try:
+        if shipping is not None:
+            await shipping.before_end()
         log.warning("pod %s is deleted: its lease is over", name)
-        await client.delete(f"{hub.path}/{name}", LEFT_GRACE, pod["metadata"]["uid"])
+        await (await hub.client()).delete(f"{hub.path}/{name}", LEFT_GRACE, pod["metadata"]["uid"])
+        if shipping is not None:
+            await shipping.finish(LEFT_GRACE + REST_SECONDS, "its pod has been deleted")
+    finally:
+        if shipping is not None:
+            await shipping.close()
 
 
 async def _is_over(ledger: Hub, allocation_id: str) -> bool:

@@ -23,6 +23,8 @@ JOB, EPOCH, ALLOCATION = "emep/job", "emep/epoch", "emep/allocation"
 TOKEN_KEY, SPEC_KEY = "token", "spec.json"
 SPEC_FOLDER, RUN_FOLDER = "/emep/spec", "/emep/run"
 XCOM_PATH = "/airflow/xcom/return.json"
+LOG_OF = "emep/log-of"
+"""Annotation: the container whose log is kept, where it is not ``base``; empty: none."""
 GATE = "emep/lease"
 """The pod is not scheduled before its Secret is there, which needs the pod as its owner."""
 MAX_SPEC_BYTES = 1_000_000
@@ -132,6 +134,8 @@ def build_pod(plan: PodPlan, job_id: str, allocation_id: str, lease: LeaseAnswer
     annotations = {"emep/gpus": ",".join(f"{gpu.node}:{gpu.index}" for gpu in lease.gpus)}
     if plan.keep != "delete_pod":
         annotations["emep/on-finish"] = plan.keep
+    if not plan.get_logs or plan.base_container != "base":
+        annotations[LOG_OF] = plan.base_container if plan.get_logs else ""
     metadata["annotations"] = (metadata.get("annotations") or {}) | annotations
     spec = pod.setdefault("spec", {})
     spec["restartPolicy"] = "Never"

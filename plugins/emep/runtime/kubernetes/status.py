@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -53,6 +53,10 @@ class PodState:
     """Somebody has asked for its end."""
     refused: bool = False
     """Of a broken one: a retry cannot help."""
+    began: bool = field(default=False, compare=False)
+    """Its process has run, so there is a log."""
+    placed: bool = field(default=False, compare=False)
+    """It has a node."""
 
 
 def identity(pod: Mapping[str, Any]) -> tuple[str, str, int]:
@@ -64,6 +68,20 @@ def identity(pod: Mapping[str, Any]) -> tuple[str, str, int]:
 
 def read(pod: Mapping[str, Any], base: str = "base") -> PodState:
     """The state of a pod by its base container; sidecars that still run do not keep it from being over."""
+    container = _container((pod.get("status") or {}).get("containerStatuses"), base)
+    placed = bool((pod.get("spec") or {}).get("nodeName"))
+    return replace(_read(pod, base), began=_has_begun(container.get("state") or {}), placed=placed)
+
+
+def _has_begun(state: Mapping[str, Any]) -> bool:
+    """Of one that could not be started the kubelet says that it began in 1970."""
+    if state.get("running") is not None:
+        return True
+    began = str((state.get("terminated") or {}).get("startedAt") or "")
+    return bool(began) and not began.startswith("1970-")
+
+
+def _read(pod: Mapping[str, Any], base: str) -> PodState:
     status: Mapping[str, Any] = pod.get("status") or {}
     deleting = bool(pod["metadata"].get("deletionTimestamp"))
     container = _container(status.get("containerStatuses"), base)
