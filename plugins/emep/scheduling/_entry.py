@@ -10,7 +10,7 @@ from emep.policy import Policy
 from emep.scheduling._index import ClusterIndex
 from emep.scheduling.eligibility import Request, request_of, run_limit
 from emep.scheduling.model import Job
-from emep.scheduling.quota import Limit, limits_of
+from emep.scheduling.quota import Limit, LimitsByOwner
 from emep.scheduling.reject import Verdict, against_cluster, against_policy
 
 Leaf = tuple[str, str, str]
@@ -107,7 +107,7 @@ class EntryBook:
         self._entries: dict[str, Entry] = {}
         self._requests: dict[Request, Request] = {}
         self._verdicts: dict[Request, Verdict | None] = {}
-        self._limits: dict[tuple[str, str], tuple[Limit, ...]] = {}
+        self._limits = LimitsByOwner(policy)
 
     def entries(self, jobs: Iterable[Job]) -> list[Entry]:
         """One entry per job; those of jobs that are not asked for any more are forgotten now and then."""
@@ -125,7 +125,7 @@ class EntryBook:
 
     def make(self, job: Job) -> Entry:
         """A new entry of a job, with what is known of its like."""
-        limits = self._limits_of(job)
+        limits = self._limits.of(job)
         verdict = against_policy(job, self.policy, limits)
         request: Request | None = None
         if verdict is None:
@@ -138,15 +138,3 @@ class EntryBook:
             verdict = self._verdicts[request]
         value = self.policy.class_value(job.priority) if verdict is None else 0.0
         return Entry(job, verdict, request, value, limits, self.policy)
-
-    def _limits_of(self, job: Job) -> tuple[Limit, ...]:
-        key = (job.queue, job.project)
-        found = self._limits.get(key)
-        if found is None:
-            found = tuple(
-                limit
-                for limit in limits_of(self.policy, *key)
-                if limit.max_gpus is not None or limit.guaranteed
-            )
-            self._limits[key] = found
-        return found

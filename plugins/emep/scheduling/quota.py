@@ -29,6 +29,27 @@ def limits_of(policy: Policy, queue: str, project: str) -> Iterator[Limit]:
         yield Limit(f"project {path}", project_rules.max_gpus, project_rules.guaranteed_gpus)
 
 
+class LimitsByOwner:
+    """Those of ``limits_of`` that limit or guarantee something, looked up once for each queue and project."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._known: dict[tuple[str, str], tuple[Limit, ...]] = {}
+
+    def of(self, job: Job) -> tuple[Limit, ...]:
+        """The job's, from the top."""
+        key = (job.queue, job.project)
+        found = self._known.get(key)
+        if found is None:
+            found = tuple(
+                limit
+                for limit in limits_of(self._policy, *key)
+                if limit.max_gpus is not None or limit.guaranteed
+            )
+            self._known[key] = found
+        return found
+
+
 class Holdings:
     """GPUs that queues and projects hold while a plan is made, in all and by pool."""
 
@@ -36,20 +57,11 @@ class Holdings:
         self._policy = policy
         self._total: dict[str, int] = {}
         self._by_pool: dict[tuple[str, str], int] = {}
-        self._limits: dict[tuple[str, str], tuple[Limit, ...]] = {}
+        self._limits = LimitsByOwner(policy)
 
     def limits(self, job: Job) -> tuple[Limit, ...]:
-        """Those of ``limits_of`` the job that limit or guarantee something, cached."""
-        key = (job.queue, job.project)
-        found = self._limits.get(key)
-        if found is None:
-            found = tuple(
-                limit
-                for limit in limits_of(self._policy, *key)
-                if limit.max_gpus is not None or limit.guaranteed
-            )
-            self._limits[key] = found
-        return found
+        """What limits the job or guarantees it something."""
+        return self._limits.of(job)
 
     def add(self, job: Job, pool: str, gpus: int) -> None:
         """The job holds ``gpus`` more GPUs of the pool (fewer, if negative)."""
