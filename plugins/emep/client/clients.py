@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import httpx
 
@@ -57,6 +57,18 @@ class _Base:
         # Reading the certificates takes longer than most calls, and plain HTTP never uses them.
         self._verify = self.settings.api_url.startswith("https:")
 
+    @classmethod
+    def from_environment(
+        cls, environ: Mapping[str, str] | None = None, *, url: str | None = None, retry: Retry | None = None
+    ) -> Self:
+        """From ``EMEP_*`` variables and the credentials file; see ``settings_from_environment``."""
+        return cls(settings_from_environment(environ, url=url), retry=retry)
+
+    @classmethod
+    def from_connection(cls, connection: ConnectionLike, *, retry: Retry | None = None) -> Self:
+        """From an Airflow Connection such as ``emep_default``."""
+        return cls(settings_from_connection(connection), retry=retry)
+
     @property
     def api_url(self) -> str:
         """``http://host:port/emep/api/v1``."""
@@ -98,18 +110,6 @@ class EmepClient(_Base):
     ) -> None:
         super().__init__(url, auth, retry=retry)
         self._http = httpx.Client(verify=self._verify, follow_redirects=False)
-
-    @classmethod
-    def from_environment(
-        cls, environ: Mapping[str, str] | None = None, *, url: str | None = None, retry: Retry | None = None
-    ) -> EmepClient:
-        """From ``EMEP_*`` variables and the credentials file; see ``settings_from_environment``."""
-        return cls(settings_from_environment(environ, url=url), retry=retry)
-
-    @classmethod
-    def from_connection(cls, connection: ConnectionLike, *, retry: Retry | None = None) -> EmepClient:
-        """From an Airflow Connection such as ``emep_default``."""
-        return cls(settings_from_connection(connection), retry=retry)
 
     def __enter__(self) -> EmepClient:
         return self
@@ -194,18 +194,6 @@ class AsyncEmepClient(_Base):
     ) -> None:
         super().__init__(url, auth, retry=retry)
         self._http = httpx.AsyncClient(verify=self._verify, follow_redirects=False)
-
-    @classmethod
-    def from_environment(
-        cls, environ: Mapping[str, str] | None = None, *, url: str | None = None, retry: Retry | None = None
-    ) -> AsyncEmepClient:
-        """From ``EMEP_*`` variables and the credentials file; see ``settings_from_environment``."""
-        return cls(settings_from_environment(environ, url=url), retry=retry)
-
-    @classmethod
-    def from_connection(cls, connection: ConnectionLike, *, retry: Retry | None = None) -> AsyncEmepClient:
-        """From an Airflow Connection such as ``emep_default``."""
-        return cls(settings_from_connection(connection), retry=retry)
 
     async def __aenter__(self) -> AsyncEmepClient:
         return self
