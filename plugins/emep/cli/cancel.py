@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
-from emep.cli.common import add_api_argument, connect, print_json
+from emep.cli.common import act, add_api_argument
 
 DESCRIPTION = "Cancel a job. One that runs is told to checkpoint and end, and is killed after its grace."
 
@@ -21,12 +22,10 @@ def run(args: argparse.Namespace) -> int:
     """Cancel the job and say what becomes of it."""
     from emep.client import calls
 
-    with connect(args) as client:
-        job = client.raw(calls.cancel(args.job, args.reason))
-    if args.json:
-        print_json(job)
-    elif job["state"] == "yielding":
-        print(f"job {job['id']} is told to checkpoint and end")
-    else:
-        print(f"job {job['id']} is {job['state']}")
-    return 0
+    return act(args, calls.cancel(args.job, args.reason), _outcome)
+
+
+def _outcome(job: dict[str, Any]) -> str:
+    if job["state"] == "yielding":
+        return f"job {job['id']} is told to checkpoint and end"
+    return f"job {job['id']} is {job['state']}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +94,27 @@ def connect(args: argparse.Namespace) -> EmepClient:
 
     # A person waits: two more tries within a second and a half, not the operators' patience.
     return EmepClient.from_environment(url=args.api_url, retry=Retry(attempts=3, first=0.4))
+
+
+def act(args: argparse.Namespace, call: Call[Any], say: Callable[[Any], str]) -> int:
+    """Send what somebody asks for, and print what becomes of it; ``say``: the answer in one sentence.
+
+    With ``--json`` the answer itself is printed. Returns the exit status.
+    """
+    with connect(args) as client:
+        answer = client.raw(call)
+    if args.json:
+        print_json(answer)
+    else:
+        print(say(answer))
+    return 0
+
+
+def queued_again(job: dict[str, Any]) -> str:
+    """What becomes of a job that has ended and is requeued."""
+    if job["state"] == "pending":
+        return f"job {job['id']} is pending"
+    return f"the task of job {job['id']} is cleared: it asks again with a new job"
 
 
 def all_pages(client: EmepClient, first: Call[Any], limit: int | None = None) -> tuple[list[Any], int]:

@@ -6,12 +6,14 @@ import argparse
 from typing import Any
 
 from emep.cli.common import (
+    act,
     add_action_arguments,
     add_read_arguments,
     all_pages,
     connect,
     count,
     print_json,
+    queued_again,
     since,
     task_name,
 )
@@ -48,21 +50,15 @@ def run(args: argparse.Namespace) -> int:
     """Carry the action out."""
     from emep.client import calls
 
-    with connect(args) as client:
-        if args.action == "list":
+    if args.action == "list":
+        with connect(args) as client:
             first = calls.dead_letters(args.state, limit=min(args.limit, 1000))
             return _list(args, *all_pages(client, first, args.limit))
-        resolve = calls.requeue_dead_letter if args.action == "requeue" else calls.discard_dead_letter
-        letter = client.raw(resolve(args.job, args.reason))
-    if args.json:
-        print_json(letter)
-    elif args.action == "discard":
-        print(f"the dead letter of job {letter['id']} is discarded")
-    elif letter["job"]["state"] == "pending":
-        print(f"job {letter['id']} is pending")
-    else:
-        print(f"the task of job {letter['id']} is cleared: it asks again with a new job")
-    return 0
+    if args.action == "requeue":
+        call = calls.requeue_dead_letter(args.job, args.reason)
+        return act(args, call, lambda letter: queued_again(letter["job"]))
+    call = calls.discard_dead_letter(args.job, args.reason)
+    return act(args, call, lambda letter: f"the dead letter of job {letter['id']} is discarded")
 
 
 def _list(args: argparse.Namespace, letters: list[Any], total: int) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
-from emep.cli.common import add_action_arguments, connect, print_json
+from emep.cli.common import act, add_action_arguments, queued_again
 
 DESCRIPTION = """Put a job back into the queue.
 
@@ -22,14 +23,10 @@ def run(args: argparse.Namespace) -> int:
     """Requeue the job and say what becomes of it."""
     from emep.client import calls
 
-    with connect(args) as client:
-        job = client.raw(calls.requeue(args.job, args.reason))
-    if args.json:
-        print_json(job)
-    elif job["state"] == "yielding":
-        print(f"job {job['id']} is told to checkpoint and returns to its place in the queue")
-    elif job["state"] == "pending":
-        print(f"job {job['id']} is pending")
-    else:
-        print(f"the task of job {job['id']} is cleared: it asks again with a new job")
-    return 0
+    return act(args, calls.requeue(args.job, args.reason), _outcome)
+
+
+def _outcome(job: dict[str, Any]) -> str:
+    if job["state"] == "yielding":
+        return f"job {job['id']} is told to checkpoint and returns to its place in the queue"
+    return queued_again(job)

@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import Any
 
-from emep.cli.common import UsageError, add_action_arguments, add_read_arguments, connect, print_json
+from emep.cli.common import UsageError, act, add_action_arguments, add_read_arguments, connect, print_json
 from emep.cli.table import print_table
 
 DESCRIPTION = """Show fair shares: queues with the projects and users below them, as the order compares them.
@@ -47,13 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.action == "set":
         weight = parse_weight(args.weight)
-        with connect(args) as client:
-            override = client.raw(calls.set_share(args.entity, weight, args.reason))
-        if args.json:
-            print_json(override)
-        else:
-            print(f"{override['entity']} has weight {override['weight']:g}, set by {override['set_by']}")
-        return 0
+        return act(args, calls.set_share(args.entity, weight, args.reason), _is_set)
     if args.action == "unset":
         with connect(args) as client:
             client.raw(calls.unset_share(args.entity, args.reason))
@@ -65,6 +59,10 @@ def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         document = client.raw(calls.fair_share())
     return _show(args, document)
+
+
+def _is_set(override: dict[str, Any]) -> str:
+    return f"{override['entity']} has weight {override['weight']:g}, set by {override['set_by']}"
 
 
 def parse_weight(text: str) -> float:
