@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
@@ -22,6 +23,19 @@ def every_route(api: Api) -> list[tuple[str, str]]:
         assert isinstance(route, APIRoute), f"{route} is outside the app's authentication"
         routes += [(method, route.path) for method in sorted(route.methods)]
     return routes
+
+
+def test_no_dependency_of_a_route_costs_a_change_of_threads(api: Api) -> None:
+    seen = set()
+    for route in api.app.routes:
+        assert isinstance(route, APIRoute)
+        waiting = list(route.dependant.dependencies)
+        while waiting:
+            one = waiting.pop()
+            waiting += one.dependencies
+            seen.add(one.call)
+    assert len(seen) > 8
+    assert [call for call in seen if not inspect.iscoroutinefunction(call)] == []
 
 
 def filled(path: str, **ids: str) -> str:

@@ -21,6 +21,8 @@ DATABASE_URL = "EMEP_SERVER_DATABASE_URL"
 """The ledger's database where it is not SQLite in the server's folder."""
 POLICY = "EMEP_SERVER_POLICY"
 """The text of another policy than the tests' own."""
+TICK = "EMEP_SERVER_TICK_SECONDS"
+"""How often to look at time-outs: tests wait for them, so more often than by default."""
 POLICY_FILE = "EMEP_SERVER_POLICY_FILE"
 """A policy other than the default with a short grace."""
 USERS = {"admin": "admin-password", "viewer": "viewer-password"}
@@ -62,7 +64,9 @@ def serve(folder: Path, port: int) -> None:
         name: (folder / name.split("_")[0]).as_uri()
         for name in ("checkpoint_uri", "artifact_uri", "tracker_uri")
     }
-    settings = make_settings(agent_token=AGENT_SECRET, tick_seconds=0.2, **files)
+    settings = make_settings(
+        agent_token=AGENT_SECRET, tick_seconds=float(os.environ.get(TICK, "0.2")), **files
+    )
     # Tests wait for the end of a grace; two minutes would be long.
     file = os.environ.get(POLICY_FILE)
     text = Path(file).read_text() if file else f"preemption: {{grace_period: {GRACE_SECONDS}s}}"

@@ -169,26 +169,7 @@ def known_roles(username: str) -> tuple[str, ...]:
     return ()
 
 
-# ---- what a caller may
-# ---------------------------------------------------------------------------------------
-
-
-def get_caller(request: Request) -> Caller:
-    """Who calls this route."""
-    caller: Caller | None = getattr(request.state, "caller", None)
-    if caller is None:
-        raise NotAuthenticatedError("not authenticated")
-    return caller
-
-
-CallerDep = Annotated[Caller, Depends(get_caller)]
-
-
-def _user_only(caller: Caller) -> None:
-    if caller.kind != "user":
-        raise ForbiddenError(
-            f"this route is for people and programs with Airflow's tokens, not for {caller.name}"
-        )
+# ---- what a caller may -------------------------------------------------------------------------------------
 
 
 def may_view(caller: Caller) -> bool:
@@ -231,48 +212,71 @@ def may_edit_tasks(caller: Caller, dag_id: str | None) -> bool:
     )
 
 
-def require_reader(caller: CallerDep) -> Caller:
+# Coroutines, which run where the request is read: a plain function of FastAPI's is handed to a thread and
+# back, and while the planner computes each of those waits for its turn. Only questions to Airflow's auth
+# manager, which may ask a database, go to a thread.
+
+
+async def get_caller(request: Request) -> Caller:
+    """Who calls this route."""
+    caller: Caller | None = getattr(request.state, "caller", None)
+    if caller is None:
+        raise NotAuthenticatedError("not authenticated")
+    return caller
+
+
+CallerDep = Annotated[Caller, Depends(get_caller)]
+
+
+def _user_only(caller: Caller) -> None:
+    if caller.kind != "user":
+        raise ForbiddenError(
+            f"this route is for people and programs with Airflow's tokens, not for {caller.name}"
+        )
+
+
+async def require_reader(caller: CallerDep) -> Caller:
     """A user who may see the cluster."""
     _user_only(caller)
-    if not may_view(caller):
+    if not await run_in_threadpool(may_view, caller):
         raise ForbiddenError(f"{caller.name} may not see the cluster's activity")
     return caller
 
 
-def require_user(caller: CallerDep) -> Caller:
+async def require_user(caller: CallerDep) -> Caller:
     """A user; the route itself asks for the rest."""
     _user_only(caller)
     return caller
 
 
-def require_agent(caller: CallerDep) -> Caller:
+async def require_agent(caller: CallerDep) -> Caller:
     """A node's agent."""
     if caller.kind != "agent":
         raise ForbiddenError("this route is for agents (Authorization: Bearer emep-agent.SECRET)")
     return caller
 
 
-def require_agent_or_reader(caller: CallerDep) -> Caller:
+async def require_agent_or_reader(caller: CallerDep) -> Caller:
     """A node's agent, or a user who may see the cluster."""
-    return caller if caller.kind == "agent" else require_reader(caller)
+    return caller if caller.kind == "agent" else await require_reader(caller)
 
 
-def require_agent_or_operator(caller: CallerDep) -> Caller:
+async def require_agent_or_operator(caller: CallerDep) -> Caller:
     """A node's agent, or a user who may change the cluster."""
-    if caller.kind == "agent" or may_operate(caller):
+    if caller.kind == "agent" or await run_in_threadpool(may_operate, caller):
         return caller
     raise ForbiddenError(f"{caller.name} may not change nodes; an agent or an operator may")
 
 
-def require_operator(caller: CallerDep) -> Caller:
+async def require_operator(caller: CallerDep) -> Caller:
     """A user who may change the cluster."""
     _user_only(caller)
-    if not may_operate(caller):
+    if not await run_in_threadpool(may_operate, caller):
         raise ForbiddenError(f"{caller.name} may not change the cluster; an operator or administrator may")
     return caller
 
 
-def require_holder(caller: CallerDep) -> Caller:
+async def require_holder(caller: CallerDep) -> Caller:
     """The holder of the allocation in the path (``authenticate`` has compared the token)."""
     if caller.kind != "lease":
         raise ForbiddenError(
@@ -281,9 +285,9 @@ def require_holder(caller: CallerDep) -> Caller:
     return caller
 
 
-def require_holder_or_reader(caller: CallerDep) -> Caller:
+async def require_holder_or_reader(caller: CallerDep) -> Caller:
     """The holder of the allocation in the path, or a user who may see the cluster."""
-    return caller if caller.kind == "lease" else require_reader(caller)
+    return caller if caller.kind == "lease" else await require_reader(caller)
 
 
 Reader = Annotated[Caller, Depends(require_reader)]

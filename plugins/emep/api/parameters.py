@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Query
 
-from emep.api.runtime import Runtime, get_runtime
+from emep.api.runtime import Runtime, current_runtime
 
 ID_PATTERN = _ID = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
@@ -28,4 +28,4 @@ Offset = Annotated[int, Query(ge=0, lt=2**62, description="Byte offset in the lo
 Timeout = Annotated[float, Query(ge=0, le=30, description="Seconds to wait for news.")]
 Text = Annotated[str | None, Query(max_length=250, pattern=_PRINTABLE)]
 Reason = Annotated[str, Query(max_length=1000, pattern=_PRINTABLE, description="Why; kept in the audit.")]
-RuntimeDep = Annotated[Runtime, Depends(get_runtime)]
+RuntimeDep = Annotated[Runtime, Depends(current_runtime)]

@@ -63,3 +63,8 @@ def get_runtime(request: Request) -> Runtime:
         why = getattr(request.app.state, "broken", "") or "it has not started yet"
         raise UnavailableError(f"EMEP does not schedule: {why}")
     return runtime
+
+
+async def current_runtime(request: Request) -> Runtime:
+    """As ``get_runtime``, as a dependency of a route: a plain function would be run in a thread."""
+    return get_runtime(request)

@@ -43,7 +43,9 @@ _ADVANCE = (
     .where(_CLOCK.c.id == 1)
     .values(seq=_CLOCK.c.seq + bindparam("events"), dirty=_CLOCK.c.dirty + bindparam("changes"))
 )
+_ADVANCE_AND_TELL = _ADVANCE.returning(_CLOCK.c.seq)
 _READ_SEQ = select(_CLOCK.c.seq).where(_CLOCK.c.id == 1)
+"""For SQLite before 3.35, which cannot return what it has updated."""
 
 
 MANY_EVENTS = 50
@@ -232,10 +234,14 @@ class Transaction:
             return
         self.session.flush()
         connection = self.session.connection()
-        connection.execute(_ADVANCE, {"events": len(self.events), "changes": int(self.dirty)})
+        counts = {"events": len(self.events), "changes": int(self.dirty)}
+        if connection.dialect.update_returning:
+            last = connection.scalar(_ADVANCE_AND_TELL, counts)
+        else:
+            connection.execute(_ADVANCE, counts)
+            last = connection.scalar(_READ_SEQ)
         if not self.events:
             return
-        last = connection.scalar(_READ_SEQ)
         first = int(last or 0) - len(self.events) + 1
         rows = [{"id": first + offset, **event} for offset, event in enumerate(self.events)]
         if len(rows) >= MANY_EVENTS and connection.dialect.name == "postgresql":

@@ -1,6 +1,6 @@
 """Who waits for what: wakes asyncio waiters when a job or a node has news, from this API server or another.
 
-One reader per process looks at the clock's row, at once after a commit of its own process and every 0.3 s for
+One reader per process looks for new events, at once after a commit of its own process and every 0.3 s for
 those of others, and wakes exactly those whose topic has an event. Waiting holds no session and no thread.
 """
 
@@ -116,21 +116,23 @@ class Follower:
         self._wake(None)
 
     def _look(self) -> None:
+        # Events are numbered under the clock's lock, so they become visible in the order of their numbers.
         with self._database.read() as session:
-            until = clock_row(session)[0]
-            if until <= self._seen:
-                return
             rows = session.execute(
-                select(Event.job_id, Event.node, Event.data).where(Event.id > self._seen, Event.id <= until)
+                select(Event.id, Event.job_id, Event.node, Event.data)
+                .where(Event.id > self._seen)
+                .order_by(Event.id)
             ).all()
+        if not rows:
+            return
         topics: set[str] = set()
-        for job_id, node, data in rows:
+        for _, job_id, node, data in rows:
             if job_id is not None:
                 topics.add(JOBS)
             for name in [node, *(data.get("nodes") or [])]:
                 if name is not None:
                     topics |= {node_topic(name), NODES}
-        self._seen = until
+        self._seen = rows[-1].id
         self._wake(topics)
 
     def _wake(self, topics: set[str] | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -75,7 +76,7 @@ class Runner:
 
     def _run(self) -> None:
         next_tick = time.monotonic()
-        wait = 0.0
+        wait, is_first = 0.0, True
         while not self._stopping.is_set():
             self._poke.wait(wait)
             self._poke.clear()
@@ -86,6 +87,9 @@ class Runner:
                     self.ledger.tick()
                 if self.needs_plan():
                     if self.step():
+                        if is_first:
+                            _spare_the_collector()
+                            is_first = False
                         self._rest()
                     else:
                         wait = BUSY_SECONDS
@@ -135,3 +139,13 @@ class Runner:
                 len(cycle.plan.preemptions),
             )
         return True
+
+
+def _spare_the_collector() -> None:
+    """Keep what there is now out of later garbage collections.
+
+    Airflow's modules and the planner's memory of the ledger are there for good: walking over them stopped
+    every caller of the API server for 0.15 s, several times a minute under load.
+    """
+    gc.collect()
+    gc.freeze()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
-from sqlalchemy import insert, inspect, select
+from sqlalchemy import Table, insert, inspect, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -38,6 +38,8 @@ _CAPACITY = frozenset(RejectCode) - {
 }
 """What depends on the nodes that there are: decided once there are any."""
 _NO_VALUES: dict[str, Any] = {column.key: None for column in inspect(Job).column_attrs}
+_INSERT = insert(cast(Table, Job.__table__))
+_COLUMN_NAMES = {attribute.key: attribute.columns[0].name for attribute in inspect(Job).column_attrs}
 Key = tuple[str, str]
 """An account and its idempotency key."""
 
@@ -152,7 +154,8 @@ class Submissions(LedgerBase):
             hold_back(tx, row, self.policy.preemption.grace_period + self.policy.lease.expiry)
             answer_letters(tx, row)
         if rows:
-            tx.session.execute(insert(Job), rows)
+            # Without the ORM, which takes twice as long for one row.
+            tx.session.connection().execute(_INSERT, [_columns(row) for row in rows])
         views = []
         for row, entry in zip(rows, prepared, strict=True):
             job = _like_a_row(row)
@@ -270,6 +273,11 @@ class Submissions(LedgerBase):
             if reject is None or (reject.code in _CAPACITY and not index.nodes):
                 return None
         return reject
+
+
+def _columns(values: dict[str, Any]) -> dict[str, Any]:
+    """Attributes of a job by the names of their columns."""
+    return {_COLUMN_NAMES[name]: value for name, value in values.items()}
 
 
 def _like_a_row(values: dict[str, Any]) -> Job:

@@ -42,14 +42,14 @@ def get_allocation(allocation_id: AllocationId, _: HolderOrReader, runtime: Runt
 
 
 @router.post("/allocations/{allocation_id}/heartbeat", summary="Renew the lease")
-def heartbeat(
+async def heartbeat(
     allocation_id: AllocationId, beat: Heartbeat, _: Holder, runtime: RuntimeDep
 ) -> HeartbeatAnswer:
     """Renew the lease and get a directive.
 
     409 with ``directive: abort`` where the lease is somebody else's by now.
     """
-    return runtime.ledger.heartbeat(allocation_id, beat)
+    return await run_in_threadpool(runtime.ledger.heartbeat, allocation_id, beat)
 
 
 @router.post(

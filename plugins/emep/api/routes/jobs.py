@@ -59,12 +59,16 @@ def submitter_of(caller: Caller, request: JobRequest, settings: Settings) -> Sub
 
 
 @router.post("/jobs", status_code=201, summary="Submit a job")
-def submit(request: JobRequest, caller: User, runtime: RuntimeDep, response: Response) -> JobView:
+async def submit(request: JobRequest, caller: User, runtime: RuntimeDep, response: Response) -> JobView:
     """Ask for GPUs.
 
     201: a new job; 200: the job that this idempotency key has made before; 422: it can never run.
     """
-    view, is_new = runtime.ledger.submit(request, submitter_of(caller, request, runtime.settings))
+
+    def take_in() -> tuple[JobView, bool]:
+        return runtime.ledger.submit(request, submitter_of(caller, request, runtime.settings))
+
+    view, is_new = await run_in_threadpool(take_in)
     if not is_new:
         response.status_code = 200
     return view
