@@ -57,7 +57,7 @@ class RealApi:
 
     def order(self, name: str = "n0") -> StartOrder:
         """Wait for the next start order."""
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while time.monotonic() < until:
             for order in self.agent.poll(name, PollRequest(timeout=2)).orders:
                 if isinstance(order, StartOrder):

@@ -43,12 +43,13 @@ async def test_an_engine_renews_its_own_lease_and_reports_its_own_result(bench, 
 
 
 async def test_a_preempted_engine_checkpoints_and_resumes_on_the_other_node_in_one_try(bench, inbox):
-    spec, plan = work(bench, "moved", steps=20)
+    # Long enough that it is told to go long before its end, on a slow machine too.
+    spec, plan = work(bench, "moved", steps=40)
     job_id = bench.submit(gpu_count=2, priority="low", spec=spec)
     task = asyncio.create_task(event_of(bench.trigger(job_id, plan)))
     first = await bench.state(job_id, "running")
     await bench.until(lambda: bench.job(job_id).last_checkpoint)
-    # A job that must have that very node, for longer than the first one needs to go on elsewhere.
+    # A job that must have that very node, and keeps it until the first one runs elsewhere.
     there = {"affinity": {"own": first.nodes[0]}}
     other = bench.submit(gpu_count=2, priority="high", topology=there)
     blocking = asyncio.create_task(event_of(bench.trigger(other, bench.plan("sleep 25"))))
@@ -59,6 +60,7 @@ async def test_a_preempted_engine_checkpoints_and_resumes_on_the_other_node_in_o
     assert job.nodes != first.nodes
     assert job.result["resumed_from"] >= 1
     assert "checkpoint and exit" in bench.log(job, 1)
+    assert "[EMEP: " not in bench.log(job, 1) + bench.log(job, 2)
     assert isinstance(await blocking, TaskSuccessEvent)
 
 

@@ -10,7 +10,7 @@ from tests.builders.pods import event_of
 
 SLEEPS_ONCE = """\
 if [ -e {folder}/{name} ]; then echo again; exit 0; fi
-touch {folder}/{name}; echo first; trap 'echo told; exit {code}' TERM
+trap 'echo told; exit {code}' TERM; echo first; touch {folder}/{name}
 i=0; while [ $i -lt 600 ]; do sleep 0.2; i=$((i+1)); done
 """
 
@@ -191,7 +191,7 @@ async def test_a_task_that_a_person_ends_takes_a_deaf_pod_along_that_was_told_be
     task = asyncio.create_task(event_of(trigger))
     await bench.state(job_id, "running")
     bench.user.cancel(job_id, "marked failed")
-    await bench.until(lambda: bench.kubectl.pods(job_id)[0].metadata.deletion_timestamp)
+    await bench.until(lambda: [p for p in bench.kubectl.pods(job_id) if p.metadata.deletion_timestamp])
     await ended_by_a_person(task, trigger)
     assert bench.job(job_id).state.value == "cancelled"
     assert bench.held() == []

@@ -62,7 +62,7 @@ def test_a_short_job_ends_inline_and_its_log_is_in_the_task_s(api, capsys):
     agent = in_background(
         lambda: api.end(api.order(), 0, {"status": "done", "metrics": {"n": 1}}, "reading\nwriting\n")
     )
-    assert operator(inline_wait=30).execute(context()) == {"status": "done", "metrics": {"n": 1}}
+    assert operator(inline_wait=120).execute(context()) == {"status": "done", "metrics": {"n": 1}}
     agent.join()
     shown = capsys.readouterr().out
     for line in ("reading", "writing", "is completed"):
@@ -71,7 +71,7 @@ def test_a_short_job_ends_inline_and_its_log_is_in_the_task_s(api, capsys):
 
 def test_a_part_of_the_result_is_returned(api):
     agent = in_background(lambda: api.end(api.order(), 0, {"metrics": {"batches": [[0], [1]]}}))
-    assert operator(inline_wait=30, return_field="metrics.batches").execute(context()) == [[0], [1]]
+    assert operator(inline_wait=120, return_field="metrics.batches").execute(context()) == [[0], [1]]
     agent.join()
 
 
@@ -213,7 +213,7 @@ def test_bad_input_is_not_tried_again_and_says_file_and_field(api):
     }
     agent = in_background(lambda: api.end(api.order(), 65, {"status": "failed", "error": error}))
     with pytest.raises(AirflowFailException) as caught:
-        operator(inline_wait=30).execute(context())
+        operator(inline_wait=120).execute(context())
     agent.join()
     assert str(caught.value) == "r.yaml: merge_method: unknown method 'linaer'"
 
@@ -223,7 +223,7 @@ def test_a_failure_of_the_work_is_tried_again(api):
         lambda: api.end(api.order(), 1, {"status": "failed", "error": {"message": "disk full"}})
     )
     with pytest.raises(AirflowException, match="disk full") as caught:
-        operator(inline_wait=30).execute(context())
+        operator(inline_wait=120).execute(context())
     agent.join()
     assert not isinstance(caught.value, AirflowFailException)
 

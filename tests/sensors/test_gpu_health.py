@@ -62,14 +62,14 @@ def report(api: Any, *bad: int, times: int = 3) -> None:
 
 def trigger(**fields: Any) -> GpuHealthTrigger:
     now = time.time()
-    values = {"conn_id": "emep_default", "since": None, "deferred_at": now, "until": now + 60, "settle": 0.2}
+    values = {"conn_id": "emep_default", "since": None, "deferred_at": now, "until": now + 100, "settle": 0.2}
     made = GpuHealthTrigger(**{**values, **fields})
     made.task_instance = TASK
     return made
 
 
 async def fired(made: GpuHealthTrigger) -> Any:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         async for event in made.run():
             return event
     raise AssertionError("no event")

@@ -101,7 +101,7 @@ class PodLog:
         pause, trouble, whole, until = READ_AGAIN[0], "", False, float("inf")
         while True:
             state = self._state()
-            ended = state is None or state.phase in (Phase.FINISHED, Phase.LOST)
+            ended = _has_ended(state)
             if ended and whole:
                 return ""
             if state is None:
@@ -122,9 +122,10 @@ class PodLog:
                     trouble, whole = " ".join(str(error).split()) or type(error).__name__, False
                 if time.monotonic() > until:
                     return trouble
-            # The watch hears of an end a moment after the stream.
-            await self._news(3 * pause if whole else pause)
-            pause = min(READ_AGAIN[1], pause * 2)
+            if not (whole and _has_ended(self._state())):
+                # The watch hears of an end a moment after the stream.
+                await self._news(3 * pause if whole else pause)
+                pause = min(READ_AGAIN[1], pause * 2)
 
     async def _follow(self) -> None:
         client = await self._place.client()
@@ -230,3 +231,7 @@ class PodLog:
             except (EmepError, RuntimeError) as error:
                 log.debug("the log of %s waits: %s", self._name, error)
             await asyncio.sleep(2.0)
+
+
+def _has_ended(state: PodState | None) -> bool:
+    return state is None or state.phase in (Phase.FINISHED, Phase.LOST)
