@@ -36,12 +36,7 @@ def run(context: Context) -> Outcome:
     records = Records(text(given, "run_uri"))
     generation = count(given, "generation", 0, least=0)
     ask = records.need_ask(generation)
-    raw = records.run()
-    if raw is None:
-        raise BadInputError(
-            f"{records.store.uri} has no run.json; run evolve_ask first", field="input.run_uri"
-        )
-    settings = RunSettings.from_json(raw)
+    settings = RunSettings.from_json(records.need_run())
     mine = _chosen(ask, given["candidates"])[context.rank :: context.world_size]
     todo = [entry for entry in mine if not records.has_result(entry["eval_hash"])]
     counts = {"candidates": len(mine), "cached": len(mine) - len(todo), "evaluated": 0, "failed": 0}

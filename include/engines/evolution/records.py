@@ -29,6 +29,15 @@ class Records:
         """What is searched; None before the first ask."""
         return self._read("run.json")
 
+    def need_run(self) -> dict[str, Any]:
+        """What is searched. Raises BadInputError before the first ask."""
+        found = self.run()
+        if found is None:
+            raise BadInputError(
+                f"{self.store.uri} has no run.json; run evolve_ask first", field="input.run_uri"
+            )
+        return found
+
     def begin(self, run: Mapping[str, Any]) -> dict[str, Any]:
         """Write ``run.json`` once; returns what stands there, which may be an earlier, different one."""
         return self._once("run.json", run)

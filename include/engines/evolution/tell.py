@@ -41,12 +41,7 @@ def run(context: Context) -> Outcome:
     records = Records(text(given, "run_uri"))
     generation = count(given, "generation", 0, least=0)
     ask = records.need_ask(generation)
-    raw = records.run()
-    if raw is None:
-        raise BadInputError(
-            f"{records.store.uri} has no run.json; run evolve_ask first", field="input.run_uri"
-        )
-    settings = RunSettings.from_json(raw)
+    settings = RunSettings.from_json(records.need_run())
     tell = records.tell(generation)
     if tell is None:
         tell = records.write_tell(generation, make_tell(settings, records, ask))
