@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
-from tests.builders.ledger import Bench, sqlite_engine
-
-from emep.ledger.tables import Base
-
-POSTGRES_URL = os.environ.get("EMEP_TEST_POSTGRES_URL", "")
+from sqlalchemy import Engine
+from tests.builders.databases import DATABASES, empty_database
+from tests.builders.ledger import Bench
 
 
-WITHOUT_POSTGRES = pytest.mark.skipif(
-    not POSTGRES_URL, reason="EMEP_TEST_POSTGRES_URL is not set: the suite runs on SQLite only"
-)
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=WITHOUT_POSTGRES)])
+@pytest.fixture(params=DATABASES)
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     """An empty database."""
-    if request.param == "sqlite":
-        made = sqlite_engine(str(tmp_path / "ledger.db"))
-    else:
-        made = create_engine(POSTGRES_URL, pool_size=20)
-        with made.begin() as connection:
-            connection.execute(text("DROP SCHEMA public CASCADE; CREATE SCHEMA public"))
-    Base.metadata.create_all(made)
-    yield made
-    made.dispose()
+    with empty_database(request.param, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ inside, after its last statement: on PostgreSQL under the locks it holds, on SQL
 from __future__ import annotations
 
 import logging
-import os
 import random
 import threading
 import time
@@ -15,33 +14,25 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, create_engine, func, select, text
+from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 from tests.builders.airflow_queue import AirflowQueue
-from tests.builders.ledger import Bench, sqlite_engine
+from tests.builders.databases import DATABASES, empty_database
+from tests.builders.ledger import Bench
 
 from emep.ledger.database import Transaction
 from emep.ledger.pools import Budget
-from emep.ledger.tables import AllocationGpu, Base
+from emep.ledger.tables import AllocationGpu
 
-POSTGRES_URL = os.environ.get("EMEP_TEST_POSTGRES_URL", "")
-WITHOUT_POSTGRES = pytest.mark.skipif(not POSTGRES_URL, reason="EMEP_TEST_POSTGRES_URL is not set")
 GPUS = 8
 ROUNDS, GRANTS, QUEUED = 300, 20, 41
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=WITHOUT_POSTGRES)])
+@pytest.fixture(params=DATABASES)
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     """An empty database."""
-    if request.param == "sqlite":
-        made = sqlite_engine(str(tmp_path / "airflow.db"))
-    else:
-        made = create_engine(POSTGRES_URL, pool_size=20)
-        with made.begin() as connection:
-            connection.execute(text("DROP SCHEMA public CASCADE; CREATE SCHEMA public"))
-    Base.metadata.create_all(made)
-    yield made
-    made.dispose()
+    with empty_database(request.param, tmp_path) as made:
+        yield made
 
 
 class Race:
@@ -86,9 +77,7 @@ class Race:
         sides have had something."""
         draw = random.Random(1)
         number = 0
-        while number < ROUNDS or (
-            (self.granted < GRANTS or self.queued < QUEUED) and number < 20 * ROUNDS
-        ):
+        while number < ROUNDS or ((self.granted < GRANTS or self.queued < QUEUED) and number < 20 * ROUNDS):
             number += 1
             if number % 20 < 6:
                 self.airflow.task(draw.choice((1, 1, 2, 3)))
