@@ -17,7 +17,7 @@ from engines.contract import BadInputError
 from engines.supervisor_events import signals_held_back
 
 if TYPE_CHECKING:
-    import httpx
+    from engines.supervisor_http import JsonPost
 
 HEARTBEAT_SECONDS = 10.0
 MAX_SILENCE_SECONDS = 600.0
@@ -104,7 +104,7 @@ class Lease:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._making = threading.Lock()
-        self._http: httpx.Client | None = None
+        self._http: JsonPost | None = None
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self.lost = False
         """True once the control plane has said that the lease is over."""
@@ -125,8 +125,6 @@ class Lease:
         self._wake.set()
         if self._thread.ident is not None:
             self._thread.join()
-        if self._http is not None:
-            self._http.close()
 
     def complete(self, exit_code: int, result: dict[str, Any], message: str | None) -> bool:
         """Report the end; heartbeats go on meanwhile, so the lease does not run out.
@@ -141,9 +139,8 @@ class Lease:
         }
         deadline = time.monotonic() + self.settings.complete
         pause = 0.5
-        client = self._client()
         while not self.lost:
-            status, problem = self._post(client, "complete", body)[:2]
+            status, problem = self._post("complete", body)[:2]
             if status is not None and status < 300:
                 return True
             if status is not None and status < 500 and status not in {408, 425, 429}:
@@ -159,11 +156,9 @@ class Lease:
     def _run(self) -> None:
         heard = time.monotonic()
         silent = False
-        client = self._client()
         while not self._stop.is_set():
-            status, problem, answer = self._post(
-                client, "heartbeat", {"epoch": self.settings.epoch, **self._report()}
-            )
+            beat = {"epoch": self.settings.epoch, **self._report()}
+            status, problem, answer = self._post("heartbeat", beat)
             if status in _GONE:
                 self.lost = True
                 self._order(Order("abort", f"the lease is over: {problem}"))
@@ -191,36 +186,27 @@ class Lease:
         seconds = float(grace) if isinstance(grace, int | float) else None
         self._order(Order(directive, f"the control plane says {directive}", seconds))
 
-    def _client(self) -> httpx.Client:
-        """One for both threads: making another, and its connection, would hold back the report of the end."""
-        import httpx
+    def _client(self) -> JsonPost:
+        """One for both threads; imported when the engine has been started, not before."""
+        from engines.supervisor_http import JsonPost
 
         with self._making:
             if self._http is None:
-                # The token goes to the API alone: redirects are not followed.
-                self._http = httpx.Client(
-                    headers={"Authorization": f"Bearer emep-lease.{self.settings.token}"},
-                    timeout=httpx.Timeout(max(ANSWER_SECONDS, min(self.settings.heartbeat, 10.0))),
-                    follow_redirects=False,
+                settings = self.settings
+                self._http = JsonPost(
+                    f"{settings.api_url}/allocations/{settings.allocation_id}/",
+                    {"Authorization": f"Bearer emep-lease.{settings.token}"},
+                    timeout=max(ANSWER_SECONDS, min(settings.heartbeat, 10.0)),
                 )
             return self._http
 
-    def _post(
-        self, client: httpx.Client, verb: str, body: dict[str, Any]
-    ) -> tuple[int | None, str, dict[str, Any]]:
+    def _post(self, verb: str, body: dict[str, Any]) -> tuple[int | None, str, dict[str, Any]]:
         """Status (None: no answer), a sentence about it, the answer's JSON object."""
-        url = f"{self.settings.api_url}/allocations/{self.settings.allocation_id}/{verb}"
         try:
-            answer = client.post(url, json=body)
+            status, phrase, content = self._client().post(verb, body)
         except Exception as error:  # whatever it is, the heartbeats must go on
             return None, f"{type(error).__name__}: {error}".replace(self.settings.token, "***"), {}
-        try:
-            content = answer.json()
-        except ValueError:
-            content = {}
-        content = content if isinstance(content, dict) else {}
-        detail = content.get("detail") or answer.reason_phrase
-        return answer.status_code, f"{answer.status_code} {detail}", content
+        return status, f"{status} {content.get('detail') or phrase}", content
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
