@@ -150,7 +150,8 @@ def read_nodes(
     gpus: dict[str, list[model.Gpu]] = defaultdict(list)
     columns = (Gpu.node, Gpu.gpu_index, Gpu.gpu_type, Gpu.memory, Gpu.nvlink_group, Gpu.state, Gpu.drain)
     for part in _only(select(*columns).order_by(Gpu.node, Gpu.gpu_index), Gpu.node, names):
-        for node, index, gpu_type, memory, group, state, drain in session.execute(part):
+        # Not through the ORM's session: of tens of thousands of rows its share is a quarter.
+        for node, index, gpu_type, memory, group, state, drain in session.connection().execute(part):
             is_drained = drain and state == model.GpuState.HEALTHY.value
             shown = model.GpuState.DRAINING if is_drained else _GPU_STATES[state]
             gpus[node].append(model.Gpu(index, gpu_type, memory, group, shown))
@@ -235,7 +236,9 @@ def read_live(session: Session, policy: Policy, ids: Collection[str] | None = No
         .where(Allocation.state.in_([state.value for state in LIVE_ALLOCATION_STATES]))
     )
     return dict(
-        _live(row, policy) for part in _only(query, Allocation.id, ids) for row in session.execute(part)
+        _live(row, policy)
+        for part in _only(query, Allocation.id, ids)
+        for row in session.connection().execute(part)
     )
 
 
