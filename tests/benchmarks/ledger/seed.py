@@ -5,30 +5,17 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, insert, text
+from sqlalchemy import Engine, insert, text
 from tests.benchmarks.scheduling.load import snapshot
-from tests.builders.ledger import sqlite_engine
 
 from emep.ledger.ids import allocation_id, job_ids, lease_token, token_digest
-from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Base, Clock, Gpu, Job, Node, Usage
+from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Clock, Gpu, Job, Node, Usage
 from emep.scheduling import model
 
 FAR = 1e7
 """Seconds: nothing seeded falls silent or runs out while it is measured."""
 SECRET = b"k" * 32
 """The key of ``tests.builders.ledger.make_settings``: leases of seeded allocations are valid."""
-
-
-def make_engine(url: str) -> Engine:
-    """An engine on an empty database with EMEP's tables."""
-    if url.startswith("sqlite:///"):
-        engine = sqlite_engine(url.removeprefix("sqlite:///"))
-    else:
-        engine = create_engine(url, pool_size=20)
-        with engine.begin() as connection:
-            connection.execute(text("DROP SCHEMA public CASCADE; CREATE SCHEMA public"))
-    Base.metadata.create_all(engine)
-    return engine
 
 
 def seed(engine: Engine, nodes: int, pending: int, *, busy: float = 0.9, projects: int = 200) -> list[str]:
