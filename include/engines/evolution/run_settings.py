@@ -144,7 +144,7 @@ def settings_from_input(
         shared = shared_items(tasks, load_tasks(texts(given, "report_tasks")))
         if shared:
             raise BadInputError(
-                f"input.tasks: {len(shared)} items are in report_tasks too, first '{shared[0]}'; "
+                f"input.tasks: {len(shared)} item(s) are in report_tasks too, first '{shared[0]}'; "
                 "search on items that the report does not use",
                 field="input.tasks",
             )

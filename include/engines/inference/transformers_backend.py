@@ -125,7 +125,7 @@ def _load(folder: Path, dtype: torch.dtype) -> Any:
     if missing:
         # transformers would go on with random numbers in their place.
         raise BadInputError(
-            f"{folder}: {len(missing)} tensors are missing, first {missing[0]}",
+            f"{folder}: {len(missing)} tensor(s) are missing, first {missing[0]}",
             file=str(folder),
             field="model",
         )

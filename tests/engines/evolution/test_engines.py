@@ -288,7 +288,7 @@ def test_models_that_change_under_a_run_stop_it(tmp_path: Path) -> None:
 
 
 def test_items_of_the_report_must_not_be_searched_on(tmp_path: Path, search: SmallSearch) -> None:
-    with pytest.raises(BadInputError, match="24 items are in report_tasks too"):
+    with pytest.raises(BadInputError, match=r"24 item\(s\) are in report_tasks too"):
         asked(search, tmp_path, report_tasks=[search.task])
     assert not (tmp_path / "run.json").exists()
 
