@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, inspect, text
 from tests.builders.ledger import sqlite_engine
 
 from emep.ledger.tables import Base
@@ -20,6 +20,8 @@ WITHOUT_POSTGRES = pytest.mark.skipif(
 )
 DATABASES = ["sqlite", pytest.param("postgresql", marks=WITHOUT_POSTGRES)]
 """What a fixture of an engine is made for."""
+_made_here: set[str] = set()
+"""PostgreSQL databases whose tables were made by this process, so that they are today's."""
 
 
 def empty_engine(url: str) -> Engine:
@@ -28,10 +30,25 @@ def empty_engine(url: str) -> Engine:
         made = sqlite_engine(url.removeprefix("sqlite:///"))
     else:
         made = create_engine(url, pool_size=20)
+        if url in _made_here and _emptied(made):
+            return made
         with made.begin() as connection:
             connection.execute(text("DROP SCHEMA public CASCADE; CREATE SCHEMA public"))
+        _made_here.add(url)
     Base.metadata.create_all(made)
     return made
+
+
+def _emptied(engine: Engine) -> bool:
+    """Whether the tables were EMEP's and nobody else's: then their rows are gone, at a tenth of the price of
+    making tables anew.
+    """
+    with engine.begin() as connection:
+        if set(inspect(connection).get_table_names()) != set(Base.metadata.tables):
+            return False
+        for table in reversed(Base.metadata.sorted_tables):
+            connection.execute(table.delete())
+    return True
 
 
 @contextmanager
