@@ -89,9 +89,16 @@ def serve(folder: Path, port: int) -> None:
 class EmepServer:
     """The server's process, in a folder of its own."""
 
-    def __init__(self, folder: Path, database_url: str | None = None, policy: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        database_url: str | None = None,
+        policy: str | None = None,
+        tick_seconds: float | None = None,
+    ) -> None:
         self.folder = folder
-        given = {DATABASE_URL: database_url, POLICY: policy}
+        tick = None if tick_seconds is None else str(tick_seconds)
+        given = {DATABASE_URL: database_url, POLICY: policy, TICK: tick}
         self._variables = {name: value for name, value in given.items() if value}
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

@@ -56,7 +56,7 @@ def loaded(kind: str, nodes: int, pending: int, **load: float) -> Iterator[Loade
 def served(kind: str, nodes: int, pending: int, **load: float) -> Iterator[Served]:
     """A seeded database with the API server's process on it."""
     with loaded(kind, nodes, pending, **load) as (engine, url, running, folder):
-        server = EmepServer(folder, None if kind == "sqlite" else url, POLICY).start()
+        server = EmepServer(folder, None if kind == "sqlite" else url, POLICY, tick_seconds=1.0).start()
         try:
             yield engine, server, Cpu(server.pid, database_name(kind)), running
         finally:
