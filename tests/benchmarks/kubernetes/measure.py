@@ -39,7 +39,7 @@ def say(name: str, values: list[float], limit: str) -> None:
     low, middle, high = min(values), statistics.median(values), max(values)
     load = os.getloadavg()[0]
     spread = f"{low:.2f} to {high:.2f}, n={len(values)}"
-    print(f"{name:34} median {middle:6.2f} s  ({spread})  {limit}; load {load:.1f}", flush=True)
+    print(f"{name:42} median {middle:6.2f} s  ({spread})  {limit}; load {load:.1f}", flush=True)
 
 
 def times(log: str) -> dict[str, float]:
@@ -66,19 +66,31 @@ async def idle(bench: PodBench) -> None:
 
 
 async def start(bench: PodBench) -> None:
-    """From the request to the running process on an idle cluster, against a pod that is created as it is."""
-    ours, bare = [], []
+    """From the request to the running process on an idle cluster, against a pod that is created as it is and
+    against the provider's own operator; the four take turns."""
+    from tests.benchmarks.kubernetes.operators import by_emep, by_provider
+
+    ours, bare, operators, providers = [], [], [], []
+    script = NOTE.format(seconds=1)
+    # A worker has its modules by then.
+    await by_provider(bench, script, TRIES)
+    await by_emep(bench, script, TRIES)
     for number in range(TRIES):
+        for run, values in ((by_provider, providers), (by_emep, operators)):
+            began = uptime()
+            values.append(times(await run(bench, script, number))["began"] - began)
         began = uptime()
         pod = _bare(bench, f"bare-{os.getpid()}-{number}")
         await asyncio.to_thread(bench.kubectl.core.create_namespaced_pod, bench.kubectl.namespace, pod)
         bare.append(times(await _log_of(bench, pod["metadata"]["name"]))["began"] - began)
         began = uptime()
         job_id = bench.submit(gpu_count=1)
-        await event_of(bench.trigger(job_id, bench.plan(NOTE.format(seconds=1)), push_result=False))
+        await event_of(bench.trigger(job_id, bench.plan(script), push_result=False))
         ours.append(times(bench.log(bench.job(job_id)))["began"] - began)
     say("request to process, bare pod", bare, "")
-    say("request to process, by EMEP", ours, "limit 1 s more than the bare pod")
+    say("request to process, by EMEP", ours, "limit 1 s more than KubernetesPodOperator")
+    say("execute to process, KubernetesPodOperator", providers, "")
+    say("execute to process, EMEP's operator", operators, "limit 1 s more than KubernetesPodOperator")
 
 
 def _bare(bench: PodBench, name: str) -> dict[str, Any]:
