@@ -24,7 +24,7 @@ from engines.supervisor_lease import Lease, LeaseSettings, Order, current_enviro
 from engines.supervisor_progress import Progress
 from engines.supervisor_ranks import Rank, split_environments, start_ranks
 from engines.supervisor_result import make_error, make_result, reduce_outcomes, result_path, write_result
-from engines.supervisor_spec import load_spec
+from engines.supervisor_spec import check_spec
 
 GRACE_SECONDS = 120.0
 """For a checkpoint where nobody says how long; ``EMEP_GRACE_SECONDS`` overrides."""
@@ -90,12 +90,12 @@ class _Supervisor:
 
     def _engine(self) -> int:
         try:
-            spec = load_spec(self.spec_path)
+            engine = check_spec(self.spec_path)
         except EngineError as error:
             self._renew_lease()
             return self._finish(error.exit_code, error=_plain(error))
-        self.engine = spec.engine
-        environments = split_environments(self.environment, parallel=ENGINES[spec.engine].parallel)
+        self.engine = engine
+        environments = split_environments(self.environment, parallel=ENGINES[engine].parallel)
         # The GPUs are idle until here: what else there is to begin, and to import, comes after.
         self.ranks = start_ranks(
             self.spec_path,
@@ -104,7 +104,7 @@ class _Supervisor:
             lambda rank: self.events.put("exit", rank),
         )
         self._renew_lease()
-        self._track("started", {"engine": spec.engine, "processes": len(environments)})
+        self._track("started", {"engine": engine, "processes": len(environments)})
         import_module("engines.artifacts")  # what writing the Result needs
         while any(rank.running for rank in self.ranks):
             event = self.events.get(timeout=self._patience())

@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _context(path: Path, stop: StopRequest, messages: Messages) -> Context:
-    spec = load_spec(path, checked=True)  # by the supervisor
+    spec = load_spec(path)
     rank, world = int(os.environ.get("EMEP_RANK", "0")), int(os.environ.get("EMEP_WORLD_SIZE", "1"))
     epoch = int(number(os.environ, "EMEP_LEASE_EPOCH", 0))
     job = os.environ.get("EMEP_JOB_ID", "")

@@ -10,12 +10,17 @@ from engines.contract import Spec
 from engines.schemas import read_document
 
 
-def load_spec(path: Path, *, checked: bool = False) -> Spec:
-    """Read a SPEC and settle its output URI from the environment. Raises BadInputError.
+def check_spec(path: Path) -> str:
+    """Hold a SPEC against the schema; the engine that it asks for. Raises BadInputError.
 
-    ``checked``: somebody has held it against the schema already, which takes longer than reading it.
+    Its URIs are settled by the engine's process, which is started the sooner for it.
     """
-    document = json.loads(path.read_text(encoding="utf-8")) if checked else read_document("spec", path)
+    return str(read_document("spec", path)["engine"])
+
+
+def load_spec(path: Path) -> Spec:
+    """Read a SPEC that was checked, and settle its URIs from the environment. Raises BadInputError."""
+    document = json.loads(path.read_text(encoding="utf-8"))
     return Spec(
         engine=document["engine"],
         input=document.get("input", {}),

@@ -36,20 +36,32 @@ class Stat:
 def read_stat(pid: int) -> Stat | None:
     """What ``/proc`` says about a process; None once it is gone (a zombie is still there)."""
     try:
-        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        text = _read(f"/proc/{pid}/stat")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # The name in parentheses may hold anything, so the fields are counted from its end.
-    fields = text[text.rindex(")") + 2 :].split()
+    fields = text[text.rindex(b")") + 2 :].split()
     return Stat(
         pid=pid,
-        state=fields[0],
+        state=fields[0].decode("ascii"),
         parent=int(fields[1]),
         session=int(fields[3]),
         start_ticks=int(fields[19]),
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _CLOCK_TICKS,
         resident_bytes=int(fields[21]) * _PAGE,
     )
+
+
+def _read(path: str) -> bytes:
+    """A whole file of ``/proc``. Hundreds are read while a GPU waits for its next run."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(descriptor, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
 
 
 def boot_id() -> str:
@@ -137,10 +149,14 @@ def all_processes() -> Iterator[Stat]:
 
 def _environment_has(pid: int, marks: Mapping[str, str]) -> bool:
     try:
-        variables = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        text = _read(f"/proc/{pid}/environ")
     except OSError:
         return False
-    return all(f"{name}={value}".encode() in variables for name, value in marks.items())
+    wanted = [f"{name}={value}".encode() for name, value in marks.items()]
+    if not all(one in text for one in wanted):
+        return False
+    variables = text.split(b"\0")
+    return all(one in variables for one in wanted)
 
 
 def members(session: int | None, marks: Mapping[str, str]) -> list[ProcessIdentity]:

@@ -4,16 +4,15 @@
 that the same run cannot be started twice, whoever tries), starts the command, and writes down how it ended,
 because an agent that was killed in between cannot ask the kernel. It also adopts what the command leaves
 behind and ends it, so that a run that is over uses no GPU any more.
+
+It imports next to nothing, and says its few numbers as JSON by itself: a GPU waits while it starts.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -22,48 +21,70 @@ ALREADY_CLAIMED = 97
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def write_json(path: str, document: dict[str, object]) -> None:
+def write(path: str, text: str) -> None:
     """Write beside, then rename: a reader sees all of it or nothing."""
     temporary = f"{path}.{os.getpid()}"
     with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(document, file)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
 
 
-def identity(pid: int) -> dict[str, object]:
-    """Pid, start time and boot of a process, as ``emep.agent.process`` reads them."""
-    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-        text = file.read()
-    boot = ""
-    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        boot = file.read().strip()
+def write_if_possible(path: str, text: str) -> None:
+    """``write`` where the folder may have been removed under us; then nobody wants to know."""
+    try:
+        write(path, text)
+    except OSError:
+        return
+
+
+def read(path: str) -> str:
+    """A file of the kernel's."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def identity(pid: int) -> str:
+    """Pid, start time and boot of a process, as ``emep.agent.process`` reads them: a JSON object."""
+    text = read(f"/proc/{pid}/stat")
+    try:
+        boot = read("/proc/sys/kernel/random/boot_id").strip()
+    except OSError:
+        boot = ""
     fields = text[text.rindex(")") + 2 :].split()
-    return {"pid": pid, "start_ticks": int(fields[19]), "boot_id": boot}
+    return f'{{"pid": {pid}, "start_ticks": {int(fields[19])}, "boot_id": "{boot}"}}'
+
+
+def ended(code: int) -> str:
+    """How the command ended, and when: a JSON object."""
+    return f'{{"exit_code": {code}, "time": {time.time()!r}}}'
 
 
 def claim(run_dir: str) -> bool:
     """Take the run for this process; False if it is taken (or the folder is gone: the run was given up)."""
     temporary = os.path.join(run_dir, f".claim-{os.getpid()}")
     try:
-        write_json(temporary, identity(os.getpid()))
+        write(temporary, identity(os.getpid()))
         os.link(temporary, os.path.join(run_dir, "claim.json"))
     except (FileExistsError, FileNotFoundError):
         return False
     finally:
-        with contextlib.suppress(OSError):
+        try:  # noqa: SIM105 - see above what is imported
             os.unlink(temporary)
+        except OSError:
+            pass
     return True
 
 
 def end_children() -> None:
     """SIGKILL every child until none is left; orphans of a child become children of the subreaper."""
     while True:
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as file:
-            for child in file.read().split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(child), signal.SIGKILL)
+        try:
+            for child in read(f"/proc/self/task/{os.getpid()}/children").split():
+                os.kill(int(child), signal.SIGKILL)
+        except OSError:
+            pass
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
@@ -72,36 +93,44 @@ def end_children() -> None:
             time.sleep(0.01)
 
 
+def spawn(command: list[str]) -> int:
+    """Start the command with no input; its pid. Raises OSError where there is no such program."""
+    nothing = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+    # What Python ignores for itself is not to be ignored in the command.
+    own = [signal.SIGPIPE, signal.SIGXFSZ]
+    return os.posix_spawnp(command[0], command, os.environ, file_actions=[nothing], setsigdef=own)
+
+
 def run(run_dir: str, ready: int, command: list[str]) -> int:
     """Claim, start, wait, write down. Returns the exit status (128 + signal where one ended the command)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.set_inheritable(ready, False)
     # Handlers, not SIG_IGN: what is ignored would stay ignored in the command.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     if not claim(run_dir):
         return ALREADY_CLAIMED
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        child = spawn(command)
     except OSError as error:
         sys.stderr.write(f"emep agent: {command[0]} cannot be started: {error.strerror}\n")
-        write_json(os.path.join(run_dir, "exit.json"), {"exit_code": 127, "time": time.time()})
+        write(os.path.join(run_dir, "exit.json"), ended(127))
         return 127
-    with contextlib.suppress(OSError):
-        write_json(os.path.join(run_dir, "supervisor.json"), identity(child.pid))
-    # The agent may be gone, and then nobody reads.
-    with contextlib.suppress(OSError):
+    write_if_possible(os.path.join(run_dir, "supervisor.json"), identity(child))
+    try:  # noqa: SIM105
         os.write(ready, b"started\n")
+    except OSError:
+        pass  # the agent is gone, and nobody reads
     os.close(ready)
-    code = child.wait()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     code = 128 - code if code < 0 else code
     end_children()
-    # The folder may have been removed under us; then nobody wants to know.
-    with contextlib.suppress(OSError):
-        write_json(os.path.join(run_dir, "exit.json"), {"exit_code": code, "time": time.time()})
+    write_if_possible(os.path.join(run_dir, "exit.json"), ended(code))
     return code
 
 
 if __name__ == "__main__":
     separator = sys.argv.index("--")
-    sys.exit(run(sys.argv[1], int(sys.argv[2]), sys.argv[separator + 1 :]))
+    status = run(sys.argv[1], int(sys.argv[2]), sys.argv[separator + 1 :])
+    sys.stderr.flush()
+    os._exit(status)
