@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import logging
 import signal
@@ -100,7 +101,8 @@ def _answer_on_shutdown(runtime: Runtime | None) -> Any:
     before: dict[int, Any] = {}
 
     def stop(number: int, frame: FrameType | None) -> None:
-        runtime.follower.stop()
+        # Not here: it takes locks, and the thread that a handler interrupts may be holding them.
+        _thread.start_new_thread(runtime.follower.stop, ())
         handler = before.get(number)
         if callable(handler):
             handler(number, frame)

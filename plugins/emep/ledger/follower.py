@@ -80,7 +80,7 @@ class Follower:
         self._thread.start()
 
     def stop(self) -> None:
-        """Wake everybody, for the last time, and end the thread. May be called from a signal handler."""
+        """Wake everybody, for the last time, and end the thread. Takes locks: not for a signal's handler."""
         self._stopping.set()
         self._poke.set()
 
