@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 import psutil
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, bindparam, select
 
 from emep.ledger.tables import Clock, Event
 
@@ -42,19 +42,16 @@ class Watch:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stopping.wait(LOOK_SECONDS):
-            with self._engine.connect() as connection:
-                until = connection.scalar(select(Clock.seq)) or 0
-                if until <= self._seen:
-                    continue
-                rows = connection.execute(
-                    select(Event.job_id).where(
-                        Event.id > self._seen, Event.id <= until, Event.event.in_(["granted", "waiting"])
-                    )
-                ).all()
-            self._seen, now = until, time.time()
-            for (job_id,) in rows:
-                self.decided.setdefault(job_id, now)
+        # One statement a look and no transaction around it: watching is to cost the watched little.
+        news = select(Event.id, Event.job_id, Event.event).where(Event.id > bindparam("seen"))
+        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            while not self._stopping.wait(LOOK_SECONDS):
+                rows = connection.execute(news.order_by(Event.id), {"seen": self._seen}).all()
+                now = time.time()
+                for number, job_id, event in rows:
+                    self._seen = number
+                    if event in ("granted", "waiting"):
+                        self.decided.setdefault(job_id, now)
 
     def wait_for(self, jobs: Collection[str], patience: float) -> None:
         """Wait until all of them are decided, or for so many seconds."""
