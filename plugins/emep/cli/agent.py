@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,6 +111,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the agent until it is told to end. Raises AgentStartError with one sentence."""
+    # Until it has work to end: by default a container's first process would not even hear of it.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     from emep.agent.main import configure_logging, run_agent
 
     settings = read_settings(args)
