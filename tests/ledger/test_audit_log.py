@@ -11,8 +11,8 @@ from tests.builders.ledger import Bench
 
 from emep.exceptions import ConflictError
 from emep.ledger.audit_log import line
-from emep.ledger.database import MANY_EVENTS, Transaction
 from emep.ledger.tables import Event
+from emep.ledger.transaction import MANY_EVENTS, Transaction
 
 
 def test_decisions_are_logged_with_what_follows_a_job_through_every_log(

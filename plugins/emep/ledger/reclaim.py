@@ -9,18 +9,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from sqlalchemy import and_, or_, select, update
+from sqlalchemy import and_, or_, select
 from sqlalchemy.exc import OperationalError
 
 from emep.api.schemas import JobState
 from emep.exceptions import ConflictError, NotFoundError, UnavailableError
+from emep.ledger.absences import Absences
 from emep.ledger.allocations import Allocations
 from emep.ledger.database import Transaction
 from emep.ledger.nodes import NO_REPORT, REPORTED, Nodes
 from emep.ledger.reconcile import Reconcile
 from emep.ledger.repository import get_allocation, get_job
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationEvent, AllocationState, JobEvent, YieldCause
-from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Clock, Gpu, Job, Node
+from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node
 from emep.scheduling.model import GpuState
 from emep.units import format_duration
 
@@ -30,7 +31,7 @@ _TIMED = [JobState.PENDING.value, JobState.STARTING.value, JobState.RUNNING.valu
 _OVER = [AllocationState.LOST.value, AllocationState.RELEASED.value]
 
 
-class Reclaim(Allocations, Nodes, Reconcile):
+class Reclaim(Absences, Allocations, Nodes, Reconcile):
     """The part of the ledger service that the periodic tick runs."""
 
     def tick(self, *, just_started: bool = False) -> None:
@@ -41,9 +42,9 @@ class Reclaim(Allocations, Nodes, Reconcile):
         anyone.
         """
         now = self.now
-        away_since = self._note_tick(now, just_started)
+        away_since = self.note_tick(now, just_started)
         if away_since is not None:
-            self._grant_full_period(now, away_since)
+            self.grant_full_period(now, away_since)
             return
         for allocation_id in self._overdue_allocations(now):
             self._safely(lambda name=allocation_id: self._lose(name))
@@ -75,70 +76,6 @@ class Reclaim(Allocations, Nodes, Reconcile):
         except Exception:
             # One finding that cannot be carried out must not keep the others from being looked at.
             log.exception("a finding of the tick cannot be carried out")
-
-    # ---- the control plane's own absences ------------------------------------------------------------------
-
-    def _note_tick(self, now: float, just_started: bool) -> float | None:
-        """Record that somebody looks; where nobody did for too long, answer since when."""
-
-        allowed = max(self.policy.lease.heartbeat, 5 * self.settings.tick_seconds)
-
-        def is_away(before: float) -> bool:
-            # Clocks of several servers differ somewhat: one that is a little behind has not been set back.
-            return just_started or abs(now - before) > allowed
-
-        def work(tx: Transaction) -> float | None:
-            before = tx.session.scalar(select(Clock.ticked_at).where(Clock.id == 1)) or 0.0
-            tx.session.execute(update(Clock).where(Clock.id == 1).values(ticked_at=now))
-            return before if is_away(before) else None
-
-        with self.database.read() as session:
-            before = session.scalar(select(Clock.ticked_at).where(Clock.id == 1)) or 0.0
-        # Not written at every tick: an idle ledger leaves the database in peace.
-        return self.database.write(work) if is_away(before) or now - before > allowed / 4 else None
-
-    def _grant_full_period(self, now: float, away_since: float) -> None:
-        """Extend every lease, and believe every node alive that was when the control plane went away."""
-
-        def work(tx: Transaction) -> None:
-            until = now + self.policy.lease.expiry
-            extended = tx.session.execute(
-                update(Allocation)
-                .where(Allocation.state.in_(_LIVE), Allocation.deadline < until)
-                .values(deadline=until)
-                .execution_options(synchronize_session=False)
-            )
-            if now < away_since:
-                self._shorten(tx, now)
-            tx.session.execute(
-                update(Node)
-                .where(Node.last_report_at >= away_since - self.alive_for())
-                .values(last_report_at=now, last_check_at=now)
-                .execution_options(synchronize_session=False)
-            )
-            tx.emit(
-                "control_plane_back",
-                reason=f"every lease lasts at least until {until:.0f}, no report is held missing before",
-                leases=int(extended.rowcount),  # type: ignore[attr-defined]
-            )
-
-        self.database.write(work)
-
-    def _shorten(self, tx: Transaction, now: float) -> None:
-        """The clock was set back: what was to last a while must not last for that time longer."""
-        lease, grace = self.policy.lease, self.policy.preemption.grace_period
-        granted = Allocation.state == AllocationState.GRANTED.value
-        for column, limit, where in (
-            (Allocation.deadline, now + lease.start_deadline, granted),
-            (Allocation.deadline, now + lease.expiry, ~granted),
-            (Allocation.yield_deadline, now + grace, ~granted),
-        ):
-            tx.session.execute(
-                update(Allocation)
-                .where(Allocation.state.in_(_LIVE), where, column > limit)
-                .values({column: limit})
-                .execution_options(synchronize_session=False)
-            )
 
     # ---- leases --------------------------------------------------------------------------------------------
 
