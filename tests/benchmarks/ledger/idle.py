@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
 from tests.benchmarks.ledger.load import Calls, quantile
 from tests.benchmarks.ledger.setting import database_url, databases, say
 from tests.builders.databases import empty_engine
@@ -22,10 +23,12 @@ GPUS, ROUNDS = 4, 6
 
 
 def idle() -> None:
-    """How long a GPU of an agent's is idle in a full queue: from an engine's end to the next one's start.
+    """How long a GPU of an agent's is idle in a full queue.
 
-    With the supervisor as it is, and with one that does next to nothing: what is left then is the agent's
-    and the control plane's.
+    From the end of the process that had it (its last exit handler) to the first line that the next one's
+    process executes. All jobs last equally long, so all GPUs change hands at once: the worst case for a
+    machine with few cores. With the supervisor as it is, and with one that does next to nothing: what is left
+    then is the agent's and the control plane's.
     """
     python, here = Path(sys.executable), Path(__file__).parent
     supervisors = {
@@ -42,11 +45,16 @@ def idle() -> None:
             try:
                 asyncio.run(_keep_busy(server, folder))
                 gaps = _gaps(folder / "witness")
+                spent = psutil.Process(agent.pid).cpu_times()
+                each = (spent.children_user + spent.children_system) / len(
+                    list((folder / "witness").iterdir())
+                )
             finally:
                 agent.terminate()
                 agent.wait(30)
                 server.stop()
-        note = f"{len(gaps)} gaps; starting two bare interpreters takes {_start_of_two():.2f} s of it here"
+        note = f"{len(gaps)} gaps; {each:.2f} s CPU a run, load {psutil.getloadavg()[0]:.1f}; "
+        note += f"starting two bare interpreters takes {_start_of_two():.2f} s of it here"
         say(kind, f"GPU idle between two jobs ({what}), median", quantile(gaps, 0.5), "s", 1.0, note)
         say(kind, f"GPU idle between two jobs ({what}), p95", quantile(gaps, 0.95), "s", 1.0)
 
