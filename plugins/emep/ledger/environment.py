@@ -7,7 +7,7 @@ import json
 import re
 
 from emep.ledger.tables import Allocation, Job
-from emep.policy.model import LeasePolicy
+from emep.policy.sections import LeasePolicy
 from emep.settings import Settings
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")

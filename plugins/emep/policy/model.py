@@ -1,4 +1,4 @@
-"""The policy as scheduler, ledger and simulator see it: frozen values and the questions asked of them.
+"""The policy as scheduler, ledger and simulator see it: its sections and the questions asked of them.
 
 Attribute names are the keys of the policy file. Durations are seconds (float), None where the file says
 ``none``.
@@ -10,117 +10,34 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from emep.policy.errors import suggest
+from emep.policy.sections import (
+    ClassRestriction,
+    HealthPolicy,
+    LeasePolicy,
+    PreemptionPolicy,
+    ProjectPolicy,
+    QueuePolicy,
+    RetryPolicy,
+    SimulationPolicy,
+    UserPolicy,
+)
+
+__all__ = [
+    "CLASS_ALIASES",
+    "ClassRestriction",
+    "HealthPolicy",
+    "LeasePolicy",
+    "Policy",
+    "PreemptionPolicy",
+    "ProjectPolicy",
+    "QueuePolicy",
+    "RetryPolicy",
+    "SimulationPolicy",
+    "UserPolicy",
+]
 
 CLASS_ALIASES: Mapping[str, str] = {"medium": "normal", "lowest": "low"}
 """Other names under which people know a class."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreemptionPolicy:
-    """When running work may be asked to make room."""
-
-    grace_period: float = 120.0
-    """Seconds a victim has to checkpoint before it is killed."""
-    min_runtime: float = 0.0
-    """A job that has run for less is no victim."""
-    across_queues: bool = True
-    """Whether tiers apply between queues that share a pool; False: each queue preempts within itself only."""
-
-
-@dataclass(frozen=True, slots=True)
-class SimulationPolicy:
-    """What preemption costs in the simulator."""
-
-    checkpoint_time: float = 0.0
-    restart_time: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class LeasePolicy:
-    """How long silence is borne."""
-
-    heartbeat: float = 10.0
-    expiry: float = 60.0
-    start_deadline: float = 600.0
-    max_silence: float = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class HealthPolicy:
-    """How many reports make a GPU unhealthy, and healthy again."""
-
-    report_every: float = 10.0
-    failed_checks: int = 3
-    good_checks: int = 3
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """Retries of a task, and requeues for infrastructure, which are counted apart."""
-
-    max: int = 3
-    backoff: float = 30.0
-    max_backoff: float = 1800.0
-    max_infrastructure: int = 5
-
-
-@dataclass(frozen=True, slots=True)
-class ClassRestriction:
-    """Who may use a restricted class: a listed DAG or a listed role will do."""
-
-    dags: tuple[str, ...] = ()
-    roles: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class QueuePolicy:
-    """One queue: its classes, who preempts whom inside it, what its jobs get when they ask for nothing."""
-
-    weight: float = 1.0
-    classes: tuple[str, ...] = ("high", "normal", "low")
-    """High to low."""
-    preempts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Class -> classes of this queue it may preempt; empty: preemption is none, also across queues."""
-    preemptible: bool = False
-    """Whether its jobs may be victims unless they say otherwise themselves."""
-    yields_to_other_queues: bool = True
-    """Whether its preemptible jobs may be victims of other queues; serving is not preempted for training."""
-    pending_ttl: float | None = None
-    """Pending longer than this since it last entered the queue: dead letter. None: never."""
-    default_max_duration: float | None = None
-    """For a job that names none; None: endless."""
-    pools: tuple[str, ...] | None = ("default",)
-    """Pools it may use; None (``all`` in the file): every pool."""
-    placement: str = "pack"
-    max_gpus: int | None = None
-    """Hard limit of GPUs its jobs hold together."""
-    guaranteed_gpus: Mapping[str, int] = field(default_factory=dict)
-    """Pool -> GPUs it can always have back from borrowers."""
-
-    @property
-    def default_class(self) -> str:
-        """The class of a job that names none: normal where there is one, else the lowest."""
-        return "normal" if "normal" in self.classes else self.classes[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class UserPolicy:
-    """One user of a project."""
-
-    weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class ProjectPolicy:
-    """One project; its users and sub-projects are siblings of each other."""
-
-    weight: float = 1.0
-    max_gpus: int | None = None
-    guaranteed_gpus: Mapping[str, int] = field(default_factory=dict)
-    members: tuple[str, ...] | None = None
-    """Who may charge it and what is below it; None: whoever may charge its parent."""
-    users: Mapping[str, UserPolicy] = field(default_factory=dict)
-    projects: Mapping[str, ProjectPolicy] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +56,13 @@ class Policy:
     """A job that has waited this long goes back to submission order; None: no bound."""
     overtaking: str = "free"
     """Under ``shortest`` and ``smallest_area``: free, or bounded by the longest wait of submission order."""
-    preemption: PreemptionPolicy = PreemptionPolicy()
-    simulation: SimulationPolicy = SimulationPolicy()
+    preemption: PreemptionPolicy = field(default_factory=PreemptionPolicy)
+    simulation: SimulationPolicy = field(default_factory=SimulationPolicy)
     tiers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Tier -> classes, highest first."""
-    lease: LeasePolicy = LeasePolicy()
-    health: HealthPolicy = HealthPolicy()
-    retries: RetryPolicy = RetryPolicy()
+    lease: LeasePolicy = field(default_factory=LeasePolicy)
+    health: HealthPolicy = field(default_factory=HealthPolicy)
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
     restricted_classes: Mapping[str, ClassRestriction] = field(default_factory=dict)
     node_labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Topology field -> Kubernetes labels that carry it, the first that a node has counts."""

@@ -1,0 +1,118 @@
+"""The sections of a policy as frozen values, each with what counts where the file says nothing.
+
+Attribute names are the keys of the policy file. Durations are seconds (float), None where the file says
+``none``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionPolicy:
+    """When running work may be asked to make room."""
+
+    grace_period: float = 120.0
+    """Seconds a victim has to checkpoint before it is killed."""
+    min_runtime: float = 0.0
+    """A job that has run for less is no victim."""
+    across_queues: bool = True
+    """Whether tiers apply between queues that share a pool; False: each queue preempts within itself only."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationPolicy:
+    """What preemption costs in the simulator."""
+
+    checkpoint_time: float = 0.0
+    restart_time: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePolicy:
+    """How long silence is borne."""
+
+    heartbeat: float = 10.0
+    expiry: float = 60.0
+    start_deadline: float = 600.0
+    max_silence: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class HealthPolicy:
+    """How many reports make a GPU unhealthy, and healthy again."""
+
+    report_every: float = 10.0
+    failed_checks: int = 3
+    good_checks: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Retries of a task, and requeues for infrastructure, which are counted apart."""
+
+    max: int = 3
+    backoff: float = 30.0
+    max_backoff: float = 1800.0
+    max_infrastructure: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRestriction:
+    """Who may use a restricted class: a listed DAG or a listed role will do."""
+
+    dags: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """One queue: its classes, who preempts whom inside it, what its jobs get when they ask for nothing."""
+
+    weight: float = 1.0
+    classes: tuple[str, ...] = ("high", "normal", "low")
+    """High to low."""
+    preempts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Class -> classes of this queue it may preempt; empty: preemption is none, also across queues."""
+    preemptible: bool = False
+    """Whether its jobs may be victims unless they say otherwise themselves."""
+    yields_to_other_queues: bool = True
+    """Whether its preemptible jobs may be victims of other queues; serving is not preempted for training."""
+    pending_ttl: float | None = None
+    """Pending longer than this since it last entered the queue: dead letter. None: never."""
+    default_max_duration: float | None = None
+    """For a job that names none; None: endless."""
+    pools: tuple[str, ...] | None = ("default",)
+    """Pools it may use; None (``all`` in the file): every pool."""
+    placement: str = "pack"
+    max_gpus: int | None = None
+    """Hard limit of GPUs its jobs hold together."""
+    guaranteed_gpus: Mapping[str, int] = field(default_factory=dict)
+    """Pool -> GPUs it can always have back from borrowers."""
+
+    @property
+    def default_class(self) -> str:
+        """The class of a job that names none: normal where there is one, else the lowest."""
+        return "normal" if "normal" in self.classes else self.classes[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class UserPolicy:
+    """One user of a project."""
+
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectPolicy:
+    """One project; its users and sub-projects are siblings of each other."""
+
+    weight: float = 1.0
+    max_gpus: int | None = None
+    guaranteed_gpus: Mapping[str, int] = field(default_factory=dict)
+    members: tuple[str, ...] | None = None
+    """Who may charge it and what is below it; None: whoever may charge its parent."""
+    users: Mapping[str, UserPolicy] = field(default_factory=dict)
+    projects: Mapping[str, ProjectPolicy] = field(default_factory=dict)
