@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from engines.artifacts import canonical_json, combine_digests, digest_file, path_to_uri, uri_to_path
+from engines.artifacts import combine_digests, path_to_uri, uri_to_path
 from engines.checkpoint import CheckpointStore, spec_digest
 from engines.contract import BadInputError, Context, EngineError, Outcome, Output, Preempted
 from engines.merge.digests import BackgroundDigests
@@ -23,6 +21,7 @@ from engines.merge.output import MANIFEST, OutputFolder, check_name
 from engines.merge.plan import make_plan, open_models
 from engines.merge.planned import MergePlan, PlannedTensor
 from engines.merge.recipe import parse_recipe
+from engines.merge.same_work import adopt_output, fingerprint, versions
 from engines.merge.sources import TensorAccess, make_job, to_stored
 from engines.merge.wording import check_keys, wrong
 from engines.tensor.engine import TensorEngine
@@ -82,7 +81,7 @@ def merge_to_folder(context: Context, settings: MergeInput, target: Path, *, ado
     plan = make_plan(recipe, open_models(recipe), strict=settings.strict)
     digest = spec_digest(replace(context.spec, output_uri=path_to_uri(target)))
     output = OutputFolder(target, digest)
-    if adopt and not settings.force and (found := _adopt(output, plan, context.spec.seed)):
+    if adopt and not settings.force and (found := adopt_output(output, plan, context.spec.seed)):
         context.checkpoints.clear()
         return found
     output.check(force=settings.force)
@@ -113,7 +112,7 @@ class _Merge:
     ) -> None:
         self.context, self.settings, self.plan = context, settings, plan
         self.engine, self.output = engine, output
-        self.fingerprint = _fingerprint(plan)
+        self.fingerprint = fingerprint(plan)
         self.every = float(os.environ.get("EMEP_CHECKPOINT_SECONDS", CHECKPOINT_SECONDS))
         self.saved_at = time.monotonic()
         self.resumed_from: int | None = None
@@ -249,11 +248,6 @@ def canonical_config(plan: MergePlan) -> dict[str, Any]:
     return config
 
 
-def versions() -> dict[str, str]:
-    """What the numbers depend on."""
-    return {"emep": version("emep"), "torch": torch.__version__, "python": platform.python_version()}
-
-
 def _check_finite(raw: torch.Tensor, tensor: PlannedTensor, start: int) -> None:
     if bool(torch.isfinite(raw.sum(dtype=torch.float32))) or bool(torch.isfinite(raw).all()):
         return
@@ -265,50 +259,6 @@ def _check_finite(raw: torch.Tensor, tensor: PlannedTensor, start: int) -> None:
         code="nonfinite_input",
         file=str(only.info.file),
         field=only.info.name,
-    )
-
-
-def _fingerprint(plan: MergePlan) -> str:
-    """What a broken merge may be resumed on: the plan and the very files, by size and time of change."""
-    files = {}
-    for layout in plan.models.values():
-        for path in (layout.folder / "config.json", *layout.files):
-            status = path.stat()
-            files[str(path)] = [status.st_size, status.st_mtime_ns]
-    names = [[tensor.name, tensor.dtype.name, list(tensor.shape)] for tensor in plan.tensors]
-    value = {"recipe": plan.recipe.canonical(), "files": files, "tensors": names, "torch": torch.__version__}
-    return hashlib.sha256(canonical_json(value)).hexdigest()
-
-
-def _adopt(output: OutputFolder, plan: MergePlan, seed: int) -> Outcome | None:
-    """The Outcome of a complete target that this very work has written (a run that died right after), or
-    None.
-    """
-    manifest = output.manifest()
-    if manifest is None or manifest.get("seed") != seed:
-        return None
-    if manifest.get("recipe_sha256") != plan.recipe.digest():
-        return None
-    inputs = BackgroundDigests(plan.models).result()
-    if manifest.get("inputs") != inputs or manifest.get("versions") != versions():
-        return None
-    held = {entry.name: digest_file(entry) for entry in output.target.iterdir() if entry.is_file()}
-    digests = {name: digest for name, (digest, _) in held.items()}
-    if {name: digest for name, digest in digests.items() if name != MANIFEST} != manifest.get("outputs"):
-        return None
-    size = sum(length for _, length in held.values())
-    return Outcome(
-        outputs={"model": Output(path_to_uri(output.target), combine_digests(digests), size)},
-        metrics={
-            "tensors": len(plan.tensors),
-            "parameters": plan.parameters,
-            "output_bytes": plan.output_bytes,
-            "method": plan.recipe.merge_method,
-            "warnings": list(plan.warnings),
-            "adopted": True,
-        },
-        input_digests={name: combine_digests(files) for name, files in inputs.items()},
-        versions=versions(),
     )
 
 
