@@ -62,10 +62,16 @@ async def clear_all(pods: PodHub, plan: PodPlan, log_of: LogOf, job: JobView) ->
         for pod in here:
             if (pod in active and not patient) or (pod not in active and deletes):
                 await _delete(pods, pod, log_of)
-        if not any(not pods.node_trouble(pod) for pod in active):
+        # What reports no end frees its GPUs by going, which nobody sees once this trigger has left.
+        going = active if reported else [pod for pod in here if pod in active or deletes or _is_going(pod)]
+        if not any(not pods.node_trouble(pod) for pod in going):
             break
         await asyncio.sleep(0.2)
     await confirm_departed(pods, job)
+
+
+def _is_going(pod: dict[str, Any]) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 async def confirm_departed(pods: PodHub, job: JobView) -> None:
@@ -81,10 +87,10 @@ async def confirm_departed(pods: PodHub, job: JobView) -> None:
 async def _delete(pods: PodHub, pod: dict[str, Any], log_of: LogOf) -> None:
     metadata = pod["metadata"]
     shipping = await log_of(pod)
-    if shipping is not None and not pods.node_trouble(pod):
-        await shipping.before_end()
     # Told to end with a longer grace while its lease lived: that is over.
     late = (metadata.get("deletionGracePeriodSeconds") or 0) > OVER_GRACE
-    if late or not metadata.get("deletionTimestamp"):
+    if late or not _is_going(pod):
+        if shipping is not None and not pods.node_trouble(pod):
+            await shipping.before_end()
         client = await pods.client()
         await client.delete(f"{pods.path}/{metadata['name']}", OVER_GRACE, metadata["uid"])
