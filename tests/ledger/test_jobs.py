@@ -11,7 +11,7 @@ from tests.builders.ledger import SPEC, Bench
 
 from emep.api.schemas import JobRequest, JobState
 from emep.exceptions import ConflictError, InvalidError, NotFoundError, RejectedJobError
-from emep.ledger.jobs import Submitter, gang_size
+from emep.ledger.jobs import Submitter
 from emep.ledger.tables import Event, Job
 from emep.policy import parse_policy
 
@@ -128,32 +128,6 @@ def test_an_agents_job_needs_a_spec_with_an_engine(bench: Bench, spec: dict[str,
         bench.submit(spec=spec)
     with bench.database.read() as session:
         assert session.scalar(select(func.count()).select_from(Job)) == 0
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({}, (1, None)),
-        ({"gpu_count": 0}, (0, None)),
-        ({"gpu_count": 8, "node_count": 2}, (8, 2)),
-        ({"node_count": 2, "gpu_per_node": 4}, (8, 2)),
-        ({"gpu_per_node": 4}, (4, 1)),
-        ({"gpu_count": 8, "gpu_per_node": 4}, (8, 2)),
-        ({"gpu_count": 8, "node_count": 2, "gpu_per_node": 4}, (8, 2)),
-    ],
-)
-def test_the_gangs_size_comes_from_whatever_is_given(
-    fields: dict[str, int], expected: tuple[int, int | None]
-) -> None:
-    assert gang_size(JobRequest(**fields)) == expected
-
-
-@pytest.mark.parametrize(
-    "fields", [{"gpu_count": 7, "gpu_per_node": 4}, {"gpu_count": 7, "node_count": 2, "gpu_per_node": 4}]
-)
-def test_numbers_that_contradict_each_other_are_refused(fields: dict[str, int]) -> None:
-    with pytest.raises(InvalidError, match="gpu_count"):
-        gang_size(JobRequest(**fields))
 
 
 # ---- cancellation ----------------------------------------------------------------------------------------

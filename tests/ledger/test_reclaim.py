@@ -1,4 +1,4 @@
-"""Leases, deadlines and reports that run out; the control plane's own absences."""
+"""Leases, deadlines and reports that run out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from tests.builders.ledger import Bench, events, holders
 
 from emep.api.schemas import JobState
 from emep.exceptions import StaleEpochError
-from emep.ledger.service import LedgerService
 
 
 def test_sixty_seconds_without_a_heartbeat_lose_the_lease(bench: Bench) -> None:
@@ -121,43 +120,6 @@ def test_a_grant_on_a_node_that_falls_silent_is_taken_back_after_a_minute(bench:
     bench.quiet(70, nodes=())
     assert bench.job(job).state is JobState.PENDING
     assert ("requeued", "node_lost") in events(bench, job)
-
-
-def test_after_an_absence_of_the_control_plane_every_lease_gets_one_full_period(bench: Bench) -> None:
-    bench.node()
-    job = bench.running()
-    bench.clock.advance(300)  # nobody could take a heartbeat
-    bench.ledger.tick()
-    assert bench.job(job).state is JobState.RUNNING
-    assert bench.ledger.nodes("n0")[0].alive
-    for _ in range(5):
-        bench.clock.advance(10)
-        bench.ledger.tick()
-    bench.beat(job)
-    assert bench.job(job).state is JobState.RUNNING
-    bench.quiet(61)
-    assert bench.job(job).state is JobState.PENDING
-
-
-def test_after_a_start_too(bench: Bench) -> None:
-    bench.node()
-    job = bench.running()
-    bench.quiet(55)
-    restarted = LedgerService(bench.database, lambda: bench.policy, bench.ledger.settings)
-    restarted.tick(just_started=True)
-    bench.quiet(55)
-    assert bench.job(job).state is JobState.RUNNING
-    bench.quiet(10)
-    assert bench.job(job).state is JobState.PENDING
-
-
-def test_an_absence_does_not_bring_nodes_back_that_were_gone_before(bench: Bench) -> None:
-    bench.node("n0")
-    bench.node("n1")
-    bench.quiet(100, nodes=("n1",))
-    bench.clock.advance(300)
-    bench.ledger.tick()
-    assert [node.alive for node in bench.ledger.nodes()] == [False, True]
 
 
 def test_pending_longer_than_its_queue_allows_is_a_dead_letter(bench: Bench) -> None:

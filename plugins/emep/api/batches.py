@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from emep.api.problems import document_of, invalid_document
 from emep.api.schemas import BatchAnswer, BatchOutcome, JobRequest
 from emep.exceptions import EmepError
+from emep.ledger.judging import Submitter
 from emep.ledger.service import LedgerService
-from emep.ledger.submission import Submitter
 
 
 def submit_all(

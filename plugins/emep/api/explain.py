@@ -6,7 +6,7 @@ import math
 
 from emep.api.schemas import Explanation, JobState, JobView, ReasonView
 from emep.ledger.planner import Planner
-from emep.ledger.repository import to_datetime
+from emep.ledger.views import to_datetime
 from emep.policy import Policy
 from emep.scheduling.model import Waiting
 

@@ -21,7 +21,7 @@ from emep.exceptions import ConflictError, NotAuthenticatedError, StaleEpochErro
 from emep.ledger.database import Transaction
 from emep.ledger.ends import EXIT_DONE, EXIT_PREEMPTED, Ends, sentence_of
 from emep.ledger.ids import same_secret, token_digest
-from emep.ledger.repository import allocation_view, allocation_views, get_allocation, get_job, job_view
+from emep.ledger.repository import get_allocation, get_job
 from emep.ledger.states import (
     LIVE_ALLOCATION_STATES,
     AllocationEvent,
@@ -31,6 +31,7 @@ from emep.ledger.states import (
     move_allocation,
 )
 from emep.ledger.tables import Allocation, Job
+from emep.ledger.views import allocation_view, allocation_views, job_view
 from emep.policy import Policy
 
 _TABLE = cast(Table, Allocation.__table__)

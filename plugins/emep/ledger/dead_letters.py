@@ -11,10 +11,11 @@ from emep.api.schemas import DeadLetterState, DeadLetterView, JobState, JobView,
 from emep.exceptions import ConflictError, NotFoundError
 from emep.ledger.airflow_tasks import clear_task
 from emep.ledger.database import LostRaceError, Transaction
-from emep.ledger.repository import current_allocation, get_job, job_view, job_views, to_datetime
+from emep.ledger.repository import current_allocation, get_job
 from emep.ledger.states import LIVE_JOB_STATES, JobEvent, YieldCause
 from emep.ledger.tables import DeadLetter, Job
 from emep.ledger.taking_back import TakingBack
+from emep.ledger.views import job_view, job_views, to_datetime
 
 _GOES_BACK = frozenset({YieldCause.PREEMPTION, YieldCause.DRAIN, YieldCause.UNHEALTHY, YieldCause.REQUEUE})
 """Causes after which a yielding job returns to the queue anyway."""

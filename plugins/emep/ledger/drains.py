@@ -10,10 +10,11 @@ from sqlalchemy import select
 from emep.api.schemas import NodePatch, NodeView
 from emep.exceptions import InvalidError, NotFoundError
 from emep.ledger.database import LostRaceError, Transaction
-from emep.ledger.repository import current_allocation, get_job, get_node, node_views
+from emep.ledger.repository import current_allocation, get_job, get_node
 from emep.ledger.states import LIVE_ALLOCATION_STATES, YieldCause
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node
 from emep.ledger.taking_back import TakingBack
+from emep.ledger.views import node_views
 
 _LIVE = [state.value for state in LIVE_ALLOCATION_STATES]
 PATCHABLE = ("pool", "rack", "block", "labels", "network_bandwidth_gbps")

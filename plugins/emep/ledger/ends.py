@@ -18,10 +18,11 @@ from emep.api.schemas import Completion, JobState
 from emep.ledger.base import LedgerBase
 from emep.ledger.database import Transaction
 from emep.ledger.job_rows import model_job
-from emep.ledger.repository import current_allocation, to_datetime
-from emep.ledger.snapshot import read_nodes
+from emep.ledger.node_rows import read_nodes
+from emep.ledger.repository import current_allocation
 from emep.ledger.states import AllocationEvent, JobEvent, YieldCause
 from emep.ledger.tables import Job
+from emep.ledger.views import to_datetime
 from emep.scheduling import validate_job
 from emep.units import count_of
 

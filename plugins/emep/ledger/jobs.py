@@ -10,17 +10,11 @@ from emep.api.schemas import Changes, JobState, JobView, Page
 from emep.exceptions import ConflictError
 from emep.ledger.database import Transaction
 from emep.ledger.ends import Ends
-from emep.ledger.repository import (
-    changed_jobs,
-    clock_row,
-    count_and_page,
-    get_job,
-    job_view,
-    job_views,
-    jobs_by_id,
-)
-from emep.ledger.submission import Submissions, Submitter, gang_size
+from emep.ledger.judging import Submitter, gang_size
+from emep.ledger.repository import changed_jobs, clock_row, count_and_page, get_job, jobs_by_id
+from emep.ledger.submission import Submissions
 from emep.ledger.tables import Job
+from emep.ledger.views import job_view, job_views
 
 MAX_CHANGES = 500
 __all__ = ["Jobs", "Submitter", "gang_size"]

@@ -8,7 +8,7 @@ import time
 from sqlalchemy import func, select
 
 from emep.ledger.database import Database
-from emep.ledger.snapshot import read_nodes
+from emep.ledger.node_rows import read_nodes
 from emep.ledger.tables import Node
 from emep.scheduling import ClusterIndex
 

@@ -18,9 +18,10 @@ from emep.ledger.database import Transaction
 from emep.ledger.environment import engine_environment
 from emep.ledger.ids import lease_token
 from emep.ledger.reclaim import Reclaim
-from emep.ledger.repository import allocation_views, get_allocation, get_job, get_node, job_view, to_datetime
+from emep.ledger.repository import get_allocation, get_job, get_node
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState
 from emep.ledger.tables import Allocation, AllocationNode
+from emep.ledger.views import allocation_views, job_view, to_datetime
 
 ASKER_STARTS = frozenset({"kubernetes", "external"})
 """Runtimes whose work is started by whoever asked for it."""

@@ -17,7 +17,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from emep.api.schemas import JobState
+from emep.ledger.hold_rows import read_leaving, read_live
 from emep.ledger.job_rows import job_of_row
+from emep.ledger.node_rows import read_nodes, read_unschedulable
 from emep.ledger.repository import clock_row
 from emep.ledger.snapshot import (
     Contents,
@@ -26,10 +28,6 @@ from emep.ledger.snapshot import (
     read_contents,
     read_ended_usage,
     read_jobs,
-    read_leaving,
-    read_live,
-    read_nodes,
-    read_unschedulable,
     remember,
     see,
 )

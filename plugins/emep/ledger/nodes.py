@@ -19,9 +19,10 @@ from emep.exceptions import ConflictError, InvalidError
 from emep.ledger.base import LedgerBase
 from emep.ledger.database import Transaction
 from emep.ledger.drains import PATCHABLE
-from emep.ledger.repository import get_job, get_node, node_allocations, node_views
+from emep.ledger.repository import get_job, get_node, node_allocations
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState, YieldCause
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Node
+from emep.ledger.views import node_views
 from emep.scheduling.model import GpuState
 from emep.units import count_of
 

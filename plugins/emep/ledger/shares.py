@@ -14,11 +14,11 @@ from emep.ledger.base import LedgerBase
 from emep.ledger.database import Transaction
 from emep.ledger.effective_policy import is_effective
 from emep.ledger.entities import EntityName, parse_entity
-from emep.ledger.repository import to_datetime
 from emep.ledger.share_tree import Held, ShareTree
 from emep.ledger.states import LIVE_ALLOCATION_STATES
 from emep.ledger.tables import Allocation, FairShareOverride, Job, Usage
 from emep.ledger.usage import decay
+from emep.ledger.views import to_datetime
 from emep.policy import Policy, ProjectPolicy
 
 

@@ -5,21 +5,20 @@
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from sqlalchemy import ColumnElement, and_, select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from emep.api.schemas import JobState
-from emep.ledger.job_rows import JOB_WIDTH, as_text, job_columns, job_of_row
+from emep.ledger.hold_rows import Live, read_holds, read_leaving, read_live
+from emep.ledger.job_rows import job_columns, job_of_row
+from emep.ledger.node_rows import read_nodes
 from emep.ledger.pool_counts import less_plain_tasks
-from emep.ledger.repository import chunks, clock_row
-from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState
-from emep.ledger.tables import Allocation, AllocationGpu, Gpu, Job, Node, Usage
+from emep.ledger.repository import clock_row, only
+from emep.ledger.tables import Job, Usage
 from emep.ledger.usage import decay, decayed_charge
 from emep.policy import Policy
 from emep.scheduling import model
@@ -42,14 +41,6 @@ class LedgerSnapshot:
     taken_at: float
     reason_codes: Mapping[str, str]
     """Pending job -> the codes that are stored as what it waits for."""
-
-
-class Live(NamedTuple):
-    """An allocation that is not over, and what its usage follows from."""
-
-    allocation: model.Allocation
-    granted_at: float
-    billing_rate: float
 
 
 @dataclass
@@ -132,63 +123,11 @@ def read_contents(session: Session, policy: Policy, now: float, alive_for: float
     return contents
 
 
-# ---- nodes -------------------------------------------------------------------------------------------------
-
-
-def takes_work(alive_since: float) -> ColumnElement[bool]:
-    """Whether a node's row is one that new work may be placed on."""
-    return and_(Node.is_ready, ~Node.drain, ~Node.has_left, Node.last_report_at >= alive_since)
-
-
-def read_nodes(
-    session: Session, alive_since: float, names: Collection[str] | None = None
-) -> tuple[model.Node, ...]:
-    """All nodes (or those named) with their GPUs, by name.
-
-    Those not heard of since ``alive_since`` are not schedulable.
-    """
-    gpus: dict[str, list[model.Gpu]] = defaultdict(list)
-    columns = (Gpu.node, Gpu.gpu_index, Gpu.gpu_type, Gpu.memory, Gpu.nvlink_group, Gpu.state, Gpu.drain)
-    for part in _only(select(*columns).order_by(Gpu.node, Gpu.gpu_index), Gpu.node, names):
-        # Not through the ORM's session: of tens of thousands of rows its share is a quarter.
-        for node, index, gpu_type, memory, group, state, drain in session.connection().execute(part):
-            is_drained = drain and state == model.GpuState.HEALTHY.value
-            shown = model.GpuState.DRAINING if is_drained else _GPU_STATES[state]
-            gpus[node].append(model.Gpu(index, gpu_type, memory, group, shown))
-    of_nodes = select(*_NODE_COLUMNS, takes_work(alive_since)).order_by(Node.name)
-    labels_of: dict[str, dict[str, str]] = {}
-    """By their text: most nodes of a rack carry the same."""
-    found: list[model.Node] = []
-    for part in _only(of_nodes, Node.name, names):
-        for name, pool, rack, block, text, cpu, memory, bandwidth, fit in session.execute(part):
-            labels = labels_of.get(text)
-            if labels is None:
-                labels = labels_of[text] = dict(json.loads(text) or {})
-            mine = tuple(gpus[name])
-            found.append(model.Node(name, mine, pool, rack, block, labels, cpu, memory, bandwidth, bool(fit)))
-    return tuple(found)
-
-
-def read_unschedulable(session: Session, alive_since: float) -> set[str]:
-    """Names of the nodes that take no new work: of these time alone may make more."""
-    return set(session.scalars(select(Node.name).where(~takes_work(alive_since))))
-
-
-def _only(query: Any, column: Any, names: Collection[str] | None) -> Iterable[Any]:
-    """The query, or as many as it takes to ask for just these names."""
-    if names is None:
-        return [query]
-    return (query.where(column.in_(part)) for part in chunks(sorted(names)))
-
-
-# ---- jobs --------------------------------------------------------------------------------------------------
-
-
 def read_jobs(session: Session, *where: ColumnElement[bool], ids: Collection[str] | None = None) -> list[Any]:
     """Rows of jobs with what ``model_job`` reads, their state, their reason's codes and what they took."""
     more = (Job.state, Job.reason_code, Job.started_at, Job.ended_at)
     query = select(*job_columns(), *more).where(*where).order_by(Job.id)
-    return [row for part in _only(query, Job.id, ids) for row in session.execute(part)]
+    return [row for part in only(query, Job.id, ids) for row in session.execute(part)]
 
 
 def read_history(session: Session, now: float) -> DurationHistory:
@@ -225,125 +164,7 @@ def estimated(job: model.Job, history: DurationHistory) -> model.Job:
     return job if estimate == job.estimated_duration else replace(job, estimated_duration=estimate)
 
 
-# ---- what holds GPUs ---------------------------------------------------------------------------------------
-
-
-def read_live(session: Session, policy: Policy, ids: Collection[str] | None = None) -> dict[str, Live]:
-    """Allocations that are not over (of those named), by id."""
-    query = (
-        select(*job_columns(), *_ALLOCATION_COLUMNS)
-        .join(Job, Job.id == Allocation.job_id)
-        .where(Allocation.state.in_([state.value for state in LIVE_ALLOCATION_STATES]))
-    )
-    return dict(
-        _live(row, policy)
-        for part in _only(query, Allocation.id, ids)
-        for row in session.connection().execute(part)
-    )
-
-
-def _live(row: Any, policy: Policy) -> tuple[str, Live]:
-    (
-        allocation_id,
-        state,
-        gpus,
-        nodes,
-        granted_at,
-        billing_rate,
-        first_heartbeat_at,
-        last_checkpoint_at,
-        yield_deadline,
-        held_for,
-    ) = row[JOB_WIDTH:]
-    yielding = state == AllocationState.YIELDING.value
-    allocation = model.Allocation(
-        job=job_of_row(row, policy),
-        gpus=tuple(model.GpuId(node, index) for node, index, _ in json.loads(gpus)),
-        # Before the first heartbeat no work is done, and max_duration does not run yet.
-        start_time=first_heartbeat_at or granted_at,
-        nodes=tuple(json.loads(nodes)),
-        last_checkpoint=last_checkpoint_at,
-        yielding=yielding,
-        held_for=held_for if yielding else None,
-        releases_at=yield_deadline if yielding else None,
-    )
-    return allocation_id, Live(allocation, granted_at, billing_rate)
-
-
-def read_leaving(
-    session: Session, policy: Policy, ids: Collection[str] | None = None
-) -> dict[str, model.Allocation]:
-    """GPUs of leases that are over, of which no agent has said yet that nothing runs there any more.
-
-    They appear as allocations of their own that are about to end, so that the core counts them as coming
-    free.
-    """
-    query = (
-        select(*job_columns(), *_ALLOCATION_COLUMNS, AllocationGpu.node, AllocationGpu.gpu_index)
-        .join(Allocation, Allocation.id == AllocationGpu.allocation_id)
-        .join(Job, Job.id == Allocation.job_id)
-        .where(Allocation.state.in_([AllocationState.LOST.value, AllocationState.RELEASED.value]))
-        .order_by(AllocationGpu.node, AllocationGpu.gpu_index)
-    )
-    gpus: dict[str, list[model.GpuId]] = defaultdict(list)
-    rows: dict[str, Any] = {}
-    for part in _only(query, Allocation.id, ids):
-        for row in session.execute(part):
-            gpus[row.allocation_id].append(model.GpuId(row.node, row.gpu_index))
-            rows[row.allocation_id] = row
-    return {
-        name: model.Allocation(
-            job=replace(
-                job_of_row(row, policy), id=f"leaving:{name}", gpu_count=len(gpus[name]), preemptible=False
-            ),
-            gpus=tuple(gpus[name]),
-            start_time=row.granted_at,
-            nodes=tuple(dict.fromkeys(gpu.node for gpu in gpus[name])),
-            yielding=True,
-            held_for=row.held_for,
-        )
-        for name, row in rows.items()
-    }
-
-
-def read_holds(session: Session, pending: Collection[str]) -> tuple[model.Hold, ...]:
-    """What earlier plans have promised to jobs that still wait."""
-    held: dict[str | None, list[model.GpuId]] = defaultdict(list)
-    query = select(Gpu.node, Gpu.gpu_index, Gpu.held_for).where(Gpu.held_for.is_not(None))
-    for node, index, job_id in session.execute(query.order_by(Gpu.node, Gpu.gpu_index)):
-        if job_id in pending:
-            held[job_id].append(model.GpuId(node, index))
-    return tuple(model.Hold(job_id, tuple(held[job_id])) for job_id in sorted(filter(None, held)))
-
-
 def read_ended_usage(session: Session) -> list[tuple[str, str, str, float, float]]:
     """What was charged for ended allocations: (queue, project, user, decayed GPU-seconds, as of when)."""
     query = select(Usage.queue, Usage.project, Usage.user, Usage.decayed, Usage.decayed_at)
     return [(row[0], row[1], row[2], row[3], row[4]) for row in session.execute(query)]
-
-
-# ---- columns -----------------------------------------------------------------------------------------------
-
-_ALLOCATION_COLUMNS = (
-    Allocation.id.label("allocation_id"),
-    Allocation.state.label("allocation_state"),
-    as_text(Allocation.gpus),
-    as_text(Allocation.nodes),
-    Allocation.granted_at,
-    Allocation.billing_rate,
-    Allocation.first_heartbeat_at,
-    Allocation.last_checkpoint_at,
-    Allocation.yield_deadline,
-    Allocation.held_for,
-)
-_GPU_STATES = {state.value: state for state in model.GpuState}
-_NODE_COLUMNS = (
-    Node.name,
-    Node.pool,
-    Node.rack,
-    Node.block,
-    as_text(Node.labels),
-    Node.cpu,
-    Node.memory,
-    Node.network_bandwidth_gbps,
-)
