@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.builders.ledger import Bench, events
+from tests.builders.ledger import Bench, events, holders
 
 from emep.api.schemas import JobState
 
@@ -102,3 +102,41 @@ def test_the_dead_letter_of_another_task_stays_open(bench: Bench) -> None:
     bench.complete(first, 1)
     bench.submit(airflow=task(2, task_id="other"))
     assert [letter.state for letter in bench.ledger.dead_letters().items] == ["open"]
+
+
+def test_a_try_whose_predecessor_has_done_the_work_takes_its_result(bench: Bench) -> None:
+    bench.node(gpus=4)
+    first = bench.running(airflow=task(1, first_try=1), spec={"engine": "merge", "input": {"x": 1}})
+    bench.complete(first, 0, result={"status": "done"})
+    for number in (2, 3):
+        again = bench.submit(airflow=task(number, first_try=1), spec={"engine": "merge", "input": {"x": 1}})
+        assert (again.id, again.state, again.result) == (first.id, JobState.COMPLETED, {"status": "done"})
+    assert [name for name, _ in events(bench, first)].count("asked_again") == 2
+    assert holders(bench) == {}
+
+
+@pytest.mark.parametrize(
+    ("why", "asks"),
+    [
+        ("the task was cleared since", {"airflow": task(2, first_try=2)}),
+        ("its operator does not say since when", {"airflow": task(2)}),
+        ("it asks for other work", {"airflow": task(2, first_try=1), "spec": {"engine": "evaluate"}}),
+        ("it is another task", {"airflow": task(2, first_try=1, map_index=3)}),
+        ("it is another run", {"airflow": task(2, first_try=1, run_id="other")}),
+    ],
+)
+def test_a_try_does_the_work_anew_where(bench: Bench, why: str, asks: dict[str, Any]) -> None:
+    bench.node(gpus=4)
+    first = bench.running(airflow=task(1, first_try=1))
+    bench.complete(first, 0)
+    again = bench.submit(**asks)
+    assert again.id != first.id, why
+    assert again.state is JobState.PENDING
+
+
+@pytest.mark.parametrize("code", [1, 65])
+def test_what_has_failed_is_tried_again(bench: Bench, code: int) -> None:
+    bench.node(gpus=4)
+    first = bench.running(airflow=task(1, first_try=1))
+    bench.complete(first, code)
+    assert bench.submit(airflow=task(2, first_try=1)).id != first.id

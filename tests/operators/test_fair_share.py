@@ -195,6 +195,26 @@ def test_the_last_try_says_so():
     assert not operator().request(context(3, max_tries=3)).airflow.last_try
 
 
+def test_a_try_after_a_lost_worker_takes_what_was_completed_meanwhile(api):
+    with pytest.raises(TaskDeferred):
+        operator(retries=3, inline_wait=0).execute(context(1, max_tries=3))
+    api.end(api.order(), 0, {"status": "done", "metrics": {"n": 1}})
+    # The worker or the scheduler was killed before anybody saw that: Airflow begins try 2.
+    result = operator(retries=3, inline_wait=60).execute(context(2, max_tries=3))
+    assert result == {"status": "done", "metrics": {"n": 1}}
+    assert len(api.user.jobs().items) == 1
+
+
+def test_a_task_that_was_cleared_does_its_work_anew(api):
+    with pytest.raises(TaskDeferred):
+        operator(retries=3, inline_wait=0).execute(context(1, max_tries=3))
+    api.end(api.order(), 0, {"status": "done"})
+    # Clearing after try 1 gives the task three more retries.
+    with pytest.raises(TaskDeferred):
+        operator(retries=3, inline_wait=0).execute(context(2, max_tries=4))
+    assert len(api.user.jobs().items) == 2
+
+
 def test_asking_again_after_a_crash_is_the_same_job(api):
     jobs = set()
     for _ in range(2):

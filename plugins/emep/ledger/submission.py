@@ -20,7 +20,7 @@ from emep.ledger.ids import job_ids
 from emep.ledger.judging import Judging, Key, Prepared, Submitter, like_a_row
 from emep.ledger.repository import chunks
 from emep.ledger.tables import Job
-from emep.ledger.tries import answer_letters, hold_back
+from emep.ledger.tries import answer_letters, completed_before, hold_back
 from emep.ledger.views import job_view, job_views
 
 BATCH_ATTEMPTS = 5
@@ -34,14 +34,25 @@ class Submissions(Judging):
     """The part of the ledger service that takes jobs in."""
 
     def submit(self, request: JobRequest, submitter: Submitter) -> tuple[JobView, bool]:
-        """Take a job in; the first one again where its idempotency key was used before. True: it is new.
+        """Take a job in. True: it is new.
 
-        Raises InvalidError for fields that contradict each other (nothing is kept), RejectedJobError for a
-        job that can never run (kept as ``rejected``).
+        It is not where its idempotency key was used before, nor where an earlier try of the same task has
+        completed it already: the job of then is the answer. Raises InvalidError for fields that contradict
+        each other (nothing is kept), RejectedJobError for a job that can never run (kept as ``rejected``).
         """
         prepared = self.prepare(request, submitter)
+        first_try = request.airflow.first_try if request.airflow else None
+
+        def work(tx: Transaction) -> tuple[JobView, bool]:
+            done = completed_before(tx, prepared.values, first_try)
+            if done is None:
+                return self._insert(tx, [prepared])[0], True
+            reason = f"try {prepared.values['try_number']} of its task takes its result"
+            tx.emit("asked_again", job=done, actor=submitter.name, reason=reason, plan=False)
+            return job_view(tx.session, done), False
+
         try:
-            view = self.database.write(lambda tx: self._insert(tx, [prepared])[0])
+            view, is_new = self.database.write(work)
         except IntegrityError:
             # The key has been used: looking for it first would cost every other request a query.
             with self.database.read() as session:
@@ -49,7 +60,7 @@ class Submissions(Judging):
                 if not found:
                     raise
                 return _answer(job_view(session, found[0])), False
-        return _answer(view), True
+        return _answer(view), is_new
 
     def submit_batch(self, asked: Sequence[tuple[JobRequest, Submitter]]) -> list[Outcome]:
         """Take many jobs in, in one transaction, and say of each what has become of it.

@@ -36,6 +36,24 @@ def hold_back(tx: Transaction, row: dict[str, Any], patience: float) -> None:
         row["reason"] = f"waits until job {before[0]} of try {before[1]}, from which it resumes, has ended"
 
 
+def completed_before(tx: Transaction, row: dict[str, Any], first_try: int | None) -> Job | None:
+    """The job of an earlier try, since ``first_try``, that has done already what ``row`` asks for.
+
+    Its worker or Airflow's scheduler was lost between its end and the task's, so Airflow tries again: the
+    work is not done twice for that.
+    """
+    if row["dag_id"] is None or first_try is None or row["try_number"] <= first_try:
+        return None
+    earlier = tx.session.scalars(
+        select(Job)
+        .where(*_same_task(row["dag_id"], row["run_id"], row["task_id"], row["map_index"]))
+        .where(Job.try_number >= first_try, Job.try_number < row["try_number"])
+        .where(Job.state == JobState.COMPLETED.value, Job.runtime == row["runtime"])
+        .order_by(Job.try_number.desc(), Job.id.desc())
+    ).all()
+    return next((job for job in earlier if job.spec == row["spec"]), None)
+
+
 def answer_letters(tx: Transaction, row: dict[str, Any]) -> None:
     """Close the dead letters of earlier tries: the task was cleared in Airflow, and asks again."""
     if row["dag_id"] is None or row["try_number"] <= 1:

@@ -89,6 +89,8 @@ class AsksForGpus:
             task_id=ti.task_id,
             map_index=-1 if ti.map_index is None else ti.map_index,
             try_number=ti.try_number,
+            # Airflow's own sum: a task that is cleared gets all its retries anew.
+            first_try=max(1, max_tries - (getattr(self, "retries", 0) or 0) + 1),
             last_try=ti.try_number > max_tries,
             execution_timeout=self._time_left(ti),
         )

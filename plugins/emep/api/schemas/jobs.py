@@ -37,6 +37,9 @@ class AirflowTask(Request):
     task_id: Name
     map_index: int = Field(default=-1, ge=-1, lt=2**31)
     try_number: int = Field(default=1, ge=0, lt=2**31)
+    first_try: int | None = Field(default=None, ge=0, lt=2**31)
+    """The first try since a person last cleared the task: a job that was completed in one from then on, with
+    the same SPEC, is the answer, and nothing runs again. None: each try has a job of its own."""
     last_try: bool = True
     execution_timeout: Duration | None = None
     """The task's, in seconds from its submission; EMEP enforces it, Airflow does not while deferred."""
