@@ -7,38 +7,48 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 30
+KILLS_WITH_AIRFLOW = 12
+Run = tuple["subprocess.CompletedProcess[str]", dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], dict]:
-    """The command itself, on PostgreSQL where there is one."""
-    folder = tmp_path_factory.mktemp("chaos")
-    database = "postgres" if os.environ.get("EMEP_TEST_POSTGRES_URL") else "sqlite"
+def chaos(folder: Path, *options: str) -> Run:
+    """The command itself, and its report."""
     command = [
-        *(sys.executable, "-m", "tests.chaos", "--kills", str(KILLS), "--kill-every", "1.5"),
-        *("--database", database, "--outage", "12", "--freeze-every", "10", "--settle", "40"),
+        *(sys.executable, "-m", "tests.chaos", *options),
         *("--steps", "10", "40", "--folder", str(folder / "run"), "--report", str(folder / "report.json")),
     ]
     own = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
     done = subprocess.run(
-        command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=600, check=False
+        command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=900, check=False
     )
     print(done.stdout, done.stderr)
     return done, json.loads((folder / "report.json").read_text())
 
 
-def test_every_invariant_holds_after_thirty_kills(run) -> None:
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """With the API server alone, on PostgreSQL where there is one."""
+    return chaos(
+        tmp_path_factory.mktemp("chaos"),
+        *("--kills", str(KILLS), "--kill-every", "1.5", "--outage", "12", "--freeze-every", "10"),
+        *("--database", "postgres" if os.environ.get("EMEP_TEST_POSTGRES_URL") else "sqlite"),
+        *("--settle", "40"),
+    )
+
+
+def test_every_invariant_holds_after_thirty_kills(run: Run) -> None:
     done, report = run
     assert {name: found for name, found in report["invariants"].items() if found} == {}
     assert done.returncode == 0
 
 
-def test_the_run_was_a_bad_day(run) -> None:
+def test_the_run_was_a_bad_day(run: Run) -> None:
     """A run in which nothing could break would prove nothing."""
     _, report = run
     assert report["kills_total"] >= KILLS
@@ -50,6 +60,21 @@ def test_the_run_was_a_bad_day(run) -> None:
     assert report["lost_work"]["steps_done_again"] > 0
     assert sum(report["probes"].values()) > 0
     assert report["gpu_presences"] > KILLS
+
+
+@pytest.mark.airflow
+def test_every_invariant_holds_with_a_whole_airflow_under_it(tmp_path: Path) -> None:
+    """Its four daemons and its workers are killed too, on SQLite."""
+    done, report = chaos(
+        tmp_path,
+        *("--level", "airflow", "--database", "sqlite", "--outage", "0", "--freeze-every", "0"),
+        *("--kills", str(KILLS_WITH_AIRFLOW), "--kill-every", "4", "--settle", "60"),
+    )
+    assert {name: found for name, found in report["invariants"].items() if found} == {}
+    assert done.returncode == 0
+    assert report["kills_total"] >= KILLS_WITH_AIRFLOW
+    assert {"api-server", "scheduler", "triggerer"} & report["kills"].keys()
+    assert report["jobs"]["completed"] > 3
 
 
 def test_wrong_use_is_named() -> None:
