@@ -15,6 +15,7 @@ import psutil
 from tests.benchmarks.command import run_measures
 from tests.benchmarks.ledger.idle import idle
 from tests.benchmarks.ledger.load import Cpu
+from tests.benchmarks.ledger.reads import reads
 from tests.benchmarks.ledger.requests import batches, decisions, heartbeats, sustained
 from tests.benchmarks.ledger.setting import SECONDS, database_name, databases, loaded, say
 from tests.builders.ledger import make_settings
@@ -59,6 +60,7 @@ MEASURES = {
     "sustained": sustained,
     "batches": batches,
     "heartbeats": heartbeats,
+    "reads": reads,
     "idle": idle,
 }
 
