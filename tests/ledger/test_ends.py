@@ -117,6 +117,23 @@ def test_a_job_that_is_killed_again_and_again_is_bounded_and_waits_longer_each_t
     assert holders(bench) == {}
 
 
+def test_what_put_a_job_on_hold_is_told_until_something_else_keeps_it_waiting(bench: Bench) -> None:
+    bench.node()
+    job = bench.complete(bench.running(gpu_count=4), 137)
+    bench.plan()
+    held = bench.job(job)
+    assert held.reason_code == "backing_off"
+    assert "SIGKILL" in held.reason
+    bench.node(gpus=2)
+    bench.plan()
+    assert "cannot run any more" in bench.job(job).reason
+    bench.node(gpus=4)
+    bench.plan()
+    again = bench.job(job)
+    assert again.reason_code == "backing_off"
+    assert "backs off after a failure of the infrastructure" in again.reason
+
+
 def test_the_bound_and_the_backoff_are_the_policy_s(bench: Bench) -> None:
     retries = replace(bench.policy.retries, backoff=7.0, max_backoff=9.0, max_infrastructure=2)
     bench.policy = replace(bench.policy, retries=retries)

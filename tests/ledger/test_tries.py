@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.builders.ledger import Bench, events, holders
+from tests.builders.ledger import START, Bench, events, holders
 
 from emep.api.schemas import JobState
 
@@ -104,39 +105,83 @@ def test_the_dead_letter_of_another_task_stays_open(bench: Bench) -> None:
     assert [letter.state for letter in bench.ledger.dead_letters().items] == ["open"]
 
 
+# ---- what is done is done ---------------------------------------------------------------------------
+
+SPEC = {"schema_version": 1, "engine": "merge", "input": {"x": 1}, "device": "cuda"}
+BEGUN = datetime.fromtimestamp(START - 1, UTC)
+
+
+def retried(try_number: int, **fields: Any) -> dict[str, Any]:
+    """A task that was never cleared, in a run that began before the test."""
+    return task(try_number, **{"first_try": 1, "run_started_at": BEGUN, **fields})
+
+
 def test_a_try_whose_predecessor_has_done_the_work_takes_its_result(bench: Bench) -> None:
     bench.node(gpus=4)
-    first = bench.running(airflow=task(1, first_try=1), spec={"engine": "merge", "input": {"x": 1}})
+    first = bench.running(airflow=retried(1), spec=SPEC)
     bench.complete(first, 0, result={"status": "done"})
     for number in (2, 3):
-        again = bench.submit(airflow=task(number, first_try=1), spec={"engine": "merge", "input": {"x": 1}})
+        again = bench.submit(airflow=retried(number), spec=SPEC)
         assert (again.id, again.state, again.result) == (first.id, JobState.COMPLETED, {"status": "done"})
     assert [name for name, _ in events(bench, first)].count("asked_again") == 2
     assert holders(bench) == {}
 
 
+def test_work_that_was_promoted_to_the_cpu_is_the_same_work(bench: Bench) -> None:
+    bench.node(gpus=4)
+    job = bench.running(airflow=retried(1), spec=SPEC)
+    job = bench.complete(job, 86)
+    bench.plan()
+    bench.beat(bench.job(job))
+    bench.complete(bench.job(job), 0)
+    assert bench.job(job).promoted_from_gpus == 1
+    assert bench.submit(airflow=retried(2), spec=SPEC).id == job.id
+
+
 @pytest.mark.parametrize(
     ("why", "asks"),
     [
-        ("the task was cleared since", {"airflow": task(2, first_try=2)}),
-        ("its operator does not say since when", {"airflow": task(2)}),
-        ("it asks for other work", {"airflow": task(2, first_try=1), "spec": {"engine": "evaluate"}}),
-        ("it is another task", {"airflow": task(2, first_try=1, map_index=3)}),
-        ("it is another run", {"airflow": task(2, first_try=1, run_id="other")}),
+        ("the task was cleared since", {"airflow": retried(2, first_try=2)}),
+        ("its operator does not say since when", {"airflow": retried(2, first_try=None)}),
+        ("it asks for other work", {"spec": {**SPEC, "engine": "evaluate"}}),
+        ("nobody knows what it asks for", {"spec": None, "runtime": "external"}),
+        ("it is another task", {"airflow": retried(2, map_index=3)}),
+        ("it is another run", {"airflow": retried(2, run_id="other")}),
+        (
+            "its run was deleted and triggered again under its name",
+            {"airflow": retried(2, run_started_at=datetime.fromtimestamp(START + 3600, UTC))},
+        ),
     ],
 )
 def test_a_try_does_the_work_anew_where(bench: Bench, why: str, asks: dict[str, Any]) -> None:
     bench.node(gpus=4)
-    first = bench.running(airflow=task(1, first_try=1))
+    first = bench.running(airflow=retried(1), spec=SPEC)
     bench.complete(first, 0)
-    again = bench.submit(**asks)
+    again = bench.submit(**{"airflow": retried(2), "spec": SPEC, **asks})
     assert again.id != first.id, why
     assert again.state is JobState.PENDING
+
+
+def test_what_was_called_off_and_completed_all_the_same_is_done_anew(bench: Bench) -> None:
+    bench.node(gpus=4)
+    first = bench.running(airflow=retried(1), spec=SPEC)
+    bench.ledger.cancel(first.id, actor="alice")
+    assert bench.complete(first, 0).state is JobState.COMPLETED
+    assert bench.submit(airflow=retried(2), spec=SPEC).id != first.id
 
 
 @pytest.mark.parametrize("code", [1, 65])
 def test_what_has_failed_is_tried_again(bench: Bench, code: int) -> None:
     bench.node(gpus=4)
-    first = bench.running(airflow=task(1, first_try=1))
+    first = bench.running(airflow=retried(1), spec=SPEC)
     bench.complete(first, code)
-    assert bench.submit(airflow=task(2, first_try=1)).id != first.id
+    assert bench.submit(airflow=retried(2), spec=SPEC).id != first.id
+
+
+def test_a_request_that_is_sent_again_gets_its_own_job_whatever_was_completed_meanwhile(bench: Bench) -> None:
+    bench.node(gpus=4)
+    first = bench.running(airflow=retried(1), spec=SPEC)
+    asked = {"airflow": retried(2), "spec": SPEC, "idempotency_key": "try 2"}
+    second = bench.submit(**asked)
+    bench.complete(first, 0)
+    assert bench.submit(**asked).id == second.id

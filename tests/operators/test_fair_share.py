@@ -14,6 +14,7 @@ from tests.builders.real_api import real_api
 
 from emep.api.schemas import JobState
 from emep.ledger.tables import Job
+from emep.operators.earlier_tries import cancel_jobs
 from emep.operators.fair_share import FairShareGpuOperator
 from emep.triggers.job import POSITION_KEY
 
@@ -24,6 +25,9 @@ def api(tmp_path, monkeypatch):
         monkeypatch.setenv("AIRFLOW_CONN_EMEP_DEFAULT", served.connection())
         served.node()
         yield served
+
+
+RUN_STARTED = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def context(
@@ -37,7 +41,8 @@ def context(
         try_number=try_number,
         max_tries=max_tries,
     )
-    return {"ti": ti, "dag_run": SimpleNamespace(run_id="run 1", triggering_user_name=user)}
+    run = SimpleNamespace(run_id="run 1", triggering_user_name=user, start_date=RUN_STARTED)
+    return {"ti": ti, "dag_run": run}
 
 
 def operator(**fields: Any) -> FairShareGpuOperator:
@@ -203,6 +208,23 @@ def test_a_try_after_a_lost_worker_takes_what_was_completed_meanwhile(api):
     result = operator(retries=3, inline_wait=60).execute(context(2, max_tries=3))
     assert result == {"status": "done", "metrics": {"n": 1}}
     assert len(api.user.jobs().items) == 1
+
+
+def test_a_job_that_ends_while_the_next_try_calls_it_off_is_no_failure(api):
+    with pytest.raises(TaskDeferred) as caught:
+        operator(retries=3, inline_wait=0).execute(context(1, max_tries=3))
+    listed = api.user.jobs()
+    api.end(api.order(), 0, {"status": "done"})
+
+    class Late:
+        """Sees the list as it was before the job's end, and calls the real API otherwise."""
+
+        jobs = staticmethod(lambda **_: listed)
+        cancel = staticmethod(api.user.cancel)
+
+    where = ("emep_merge", "run 1", "merge", -1)
+    assert [job["id"] for job in listed.items] == [caught.value.trigger.job_id]
+    assert cancel_jobs(Late(), *where, up_to_try=1, reason="try 2 has begun") == []
 
 
 def test_a_task_that_was_cleared_does_its_work_anew(api):

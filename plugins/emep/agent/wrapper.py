@@ -116,7 +116,10 @@ def run(run_dir: str, ready: int, command: list[str]) -> int:
         sys.stderr.write(f"emep agent: {command[0]} cannot be started: {error.strerror}\n")
         write(os.path.join(run_dir, "exit.json"), ended(127))
         return 127
-    write_if_possible(os.path.join(run_dir, "supervisor.json"), identity(child))
+    try:  # noqa: SIM105
+        write(os.path.join(run_dir, "supervisor.json"), identity(child))
+    except OSError:
+        pass  # the folder was removed under us, and nobody wants to know
     try:  # noqa: SIM105
         os.write(ready, b"started\n")
     except OSError:

@@ -257,7 +257,9 @@ class Effects:
             codes = ",".join(sorted({reason.code.value for reason in reasons}))[:MAX_CODES]
             if known.get(job_id, "") != codes:
                 texts[job_id] = (codes, "; ".join(reason.text for reason in reasons))
-                if any(reason.code is ReasonCode.BACKING_OFF for reason in reasons):
+                before = known.get(job_id, "")
+                told = not before or ReasonCode.BACKING_OFF.value in before.split(",")
+                if told and any(reason.code is ReasonCode.BACKING_OFF for reason in reasons):
                     on_hold.add(job_id)
         alike: dict[tuple[str, str | None], list[str]] = defaultdict(list)
         for part in chunks(sorted(texts)):

@@ -41,11 +41,10 @@ class Submissions(Judging):
         each other (nothing is kept), RejectedJobError for a job that can never run (kept as ``rejected``).
         """
         prepared = self.prepare(request, submitter)
-        first_try = request.airflow.first_try if request.airflow else None
 
         def work(tx: Transaction) -> tuple[JobView, bool]:
-            done = completed_before(tx, prepared.values, first_try)
-            if done is None:
+            done = completed_before(tx, prepared.values, request.airflow)
+            if done is None or _by_key(tx.session, [prepared]):
                 return self._insert(tx, [prepared])[0], True
             reason = f"try {prepared.values['try_number']} of its task takes its result"
             tx.emit("asked_again", job=done, actor=submitter.name, reason=reason, plan=False)

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from emep.api.schemas import JobState
+from emep.api.schemas import AirflowTask, JobState
 from emep.ledger.database import Transaction
 from emep.ledger.states import AllocationState, YieldCause
 from emep.ledger.tables import Allocation, AllocationNode, DeadLetter, Job
@@ -36,22 +36,40 @@ def hold_back(tx: Transaction, row: dict[str, Any], patience: float) -> None:
         row["reason"] = f"waits until job {before[0]} of try {before[1]}, from which it resumes, has ended"
 
 
-def completed_before(tx: Transaction, row: dict[str, Any], first_try: int | None) -> Job | None:
-    """The job of an earlier try, since ``first_try``, that has done already what ``row`` asks for.
+def completed_before(tx: Transaction, row: dict[str, Any], task: AirflowTask | None) -> Job | None:
+    """The job of an earlier try that has done already what ``row`` asks for.
 
     Its worker or Airflow's scheduler was lost between its end and the task's, so Airflow tries again: the
-    work is not done twice for that.
+    work is not done twice for that. It is where a person has asked for that (the task was cleared, the run
+    deleted and triggered again, the job called off), and where nobody can tell whether it is the same work
+    (no SPEC).
     """
-    if row["dag_id"] is None or first_try is None or row["try_number"] <= first_try:
+    if task is None or task.first_try is None or task.run_started_at is None or row["spec"] is None:
         return None
-    earlier = tx.session.scalars(
-        select(Job)
+    if task.try_number <= task.first_try:
+        return None
+    earlier = tx.session.execute(
+        select(Job, Allocation.yield_cause)
+        .join(Allocation, Allocation.id == Job.allocation_id)
         .where(*_same_task(row["dag_id"], row["run_id"], row["task_id"], row["map_index"]))
-        .where(Job.try_number >= first_try, Job.try_number < row["try_number"])
+        .where(Job.try_number >= task.first_try, Job.try_number < row["try_number"])
         .where(Job.state == JobState.COMPLETED.value, Job.runtime == row["runtime"])
+        .where(Job.submitted_at >= task.run_started_at.timestamp())
         .order_by(Job.try_number.desc(), Job.id.desc())
     ).all()
-    return next((job for job in earlier if job.spec == row["spec"]), None)
+    for job, cause in earlier:
+        if cause != YieldCause.CANCEL.value and _asked_spec(job, row["spec"]) == row["spec"]:
+            return job
+    return None
+
+
+def _asked_spec(job: Job, wanted: dict[str, Any]) -> dict[str, Any] | None:
+    """The SPEC as it was asked for: the promotion to the CPU has changed two of its fields."""
+    if job.promoted_from_gpus is None or job.spec is None:
+        return job.spec
+    promoted = {name: wanted[name] for name in ("chunked", "device") if name in wanted}
+    kept = {name: value for name, value in job.spec.items() if name not in ("chunked", "device")}
+    return kept | promoted
 
 
 def answer_letters(tx: Transaction, row: dict[str, Any]) -> None:

@@ -91,6 +91,7 @@ class AsksForGpus:
             try_number=ti.try_number,
             # Airflow's own sum: a task that is cleared gets all its retries anew.
             first_try=max(1, max_tries - (getattr(self, "retries", 0) or 0) + 1),
+            run_started_at=getattr(run, "start_date", None),
             last_try=ti.try_number > max_tries,
             execution_timeout=self._time_left(ti),
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from emep.client import EmepClient
 
+CONFLICT = 409
 UNFINISHED = ("pending", "starting", "running", "yielding")
 
 
@@ -24,11 +25,18 @@ def cancel_jobs(
 
     Raises EmepApiError and EmepConnectionError.
     """
+    from emep.client import EmepApiError
+
     cancelled = []
     for job in api.jobs(states=UNFINISHED, dag_id=dag_id, run_id=run_id, limit=1000).items:
         task = job["airflow"] or {}
         same = (task.get("task_id"), task.get("map_index")) == (task_id, map_index)
         if same and task.get("try_number", 0) <= up_to_try:
-            api.cancel(job["id"], reason)
+            try:
+                api.cancel(job["id"], reason)
+            except EmepApiError as error:
+                if error.status != CONFLICT:
+                    raise
+                continue  # it has ended since the list was made
             cancelled.append(str(job["id"]))
     return cancelled

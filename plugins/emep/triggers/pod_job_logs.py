@@ -24,7 +24,8 @@ class JobLogs:
 
     def __init__(self, pods: PodHub, plan: PodPlan, job_id: str, runs: Mapping[int, PodRun]) -> None:
         self._pods, self._plan, self._job_id, self._runs = pods, plan, job_id, runs
-        self._others: dict[str, LogShipping] = {}
+        self._others: dict[str, LogShipping | None] = {}
+        """None: it cannot be kept, which has been said once."""
 
     async def of(self, pod: dict[str, Any]) -> LogShipping | None:
         """The shipping of a pod's log, which has begun; None where it is not kept."""
@@ -39,20 +40,20 @@ class JobLogs:
                 return None if now is None else status.read(now, container)
 
             found = await adopted(self._pods, pod, self._pods.ledger.client, state)
+            self._others[name] = found
             if found is not None:
                 self._pods.join(self._job_id, found.wake)
-                self._others[name] = found
         return self._others.get(name)
 
     async def finish(self) -> None:
         """The task ends: whatever is not whole in a moment is closed with a line that says so."""
         why = "it had not come when the task ended"
-        logs = [run.log for run in self._runs.values()] + list(self._others.values())
+        logs = [run.log for run in self._runs.values()] + list(filter(None, self._others.values()))
         await asyncio.gather(*(one.finish(LEFT_SECONDS, why) for one in logs))
 
     async def close(self) -> None:
         """Stop what the runs do not stop themselves."""
         others, self._others = self._others, {}
-        for other in others.values():
+        for other in filter(None, others.values()):
             await self._pods.leave(self._job_id, other.wake)
             await other.close()

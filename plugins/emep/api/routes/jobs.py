@@ -62,7 +62,8 @@ def submitter_of(caller: Caller, request: JobRequest, settings: Settings) -> Sub
 async def submit(request: JobRequest, caller: User, runtime: RuntimeDep, response: Response) -> JobView:
     """Ask for GPUs.
 
-    201: a new job; 200: the job that this idempotency key has made before; 422: it can never run.
+    201: a new job; 200: the job that this idempotency key has made before, or that has done the same work for
+    an earlier try of the same Airflow task; 422: it can never run.
     """
 
     def take_in() -> tuple[JobView, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 
 from emep.api.schemas.base import Duration, JobState, Labels, Memory, Name, Request, Text
 
@@ -38,8 +38,11 @@ class AirflowTask(Request):
     map_index: int = Field(default=-1, ge=-1, lt=2**31)
     try_number: int = Field(default=1, ge=0, lt=2**31)
     first_try: int | None = Field(default=None, ge=0, lt=2**31)
-    """The first try since a person last cleared the task: a job that was completed in one from then on, with
-    the same SPEC, is the answer, and nothing runs again. None: each try has a job of its own."""
+    """The first try since a person last cleared the task. A job with the same SPEC that was completed in a
+    try from then on, and since ``run_started_at``, is the answer to ``POST /jobs``, and nothing runs again.
+    None: each try has a job of its own."""
+    run_started_at: AwareDatetime | None = None
+    """Start of the run: one of its name before it, which was deleted, did other work."""
     last_try: bool = True
     execution_timeout: Duration | None = None
     """The task's, in seconds from its submission; EMEP enforces it, Airflow does not while deferred."""
