@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from sqlalchemy import Engine, create_engine, text
 from tests.builders.ledger import sqlite_engine
 from tests.chaos.model import TaskRow
 from tests.chaos.plane import ROOT, free_port, opened
-from tests.chaos.processes import MARK, Found
+from tests.chaos.processes import MARK, Found, children
 from tests.chaos.services import Service, Services
 from tests.chaos.settings import POLICY, ChaosSettings
 from tests.chaos.workload import Workload, job_input, kind_of_job
@@ -128,19 +129,12 @@ class AirflowPlane:
         return beat is not None and datetime.fromisoformat(beat).timestamp() > service.started_wall
 
     def victims(self) -> list[Found]:
-        """Airflow's workers: whatever the scheduler's executor has started."""
+        """Airflow's workers that run a task, and the tasks' own processes."""
         assert self._services is not None
         scheduler = self._services.all["scheduler"]
         if not scheduler.is_alive() or scheduler.process is None:
             return []
-        found = []
-        for pid in descendants(scheduler.process.pid):
-            with suppress(OSError):
-                words = (
-                    Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                )
-                found.append(Found(ProcessIdentity.of(pid), "worker", "", words.strip()[:100]))
-        return found
+        return busy_workers(scheduler.process.pid)
 
     def client(self) -> EmepClient:
         """An administrator's client, which does not repeat by itself."""
@@ -159,6 +153,29 @@ class AirflowPlane:
         with engine.connect() as connection:
             rows = connection.execute(text(query), {"dag": DAG}).all()
         return [TaskRow(f"{DAG}/{row[0]}/{row[1]}", row[2] or "none", row[3]) for row in rows]
+
+
+def busy_workers(scheduler: int) -> list[Found]:
+    """The LocalExecutor's workers below a scheduler that run a task now, and whatever runs below these.
+
+    Idle workers are left alone. One of them holds the lock of the queue that all share while it waits for
+    work; where that one is killed the others wait for the lock for ever, and the scheduler starts no task any
+    more until it is started anew. That is the executor's own weakness: nothing of EMEP's could be seen by it.
+    """
+    found = []
+    for worker in children(scheduler):
+        found += [_victim(pid) for pid in descendants(worker)]
+        if children(worker):
+            found.append(_victim(worker, only_if=lambda pid=worker: bool(children(pid))))  # type: ignore[misc]
+    return [victim for victim in found if victim is not None]
+
+
+def _victim(pid: int, only_if: Callable[[], bool] | None = None) -> Found | None:
+    """None where it has gone meanwhile."""
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return Found(ProcessIdentity.of(pid), "worker", "", words.strip()[:100], only_if)
+    return None
 
 
 class DagWorkload(Workload):

@@ -218,7 +218,7 @@ class Harness:
         if kind is None:
             return
         victim = self.rng.choice(sorted(targets[kind], key=lambda process: process.pid))
-        if victim.send(signal.SIGKILL):
+        if victim.kill():
             self.killed.append(Killing(time.time(), kind, f"pid {victim.pid} on {victim.node}"))
 
     def _whose_turn(self, targets: Mapping[str, object]) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ class Found:
     kind: str
     node: str
     words: str
+    only_if: Callable[[], bool] | None = None
+    """Asked while it stands still, right before it is killed: whether it still is what it was chosen for."""
 
     @property
     def pid(self) -> int:
@@ -41,6 +44,18 @@ class Found:
     def send(self, number: signal.Signals) -> bool:
         """Send a signal to this very process; False if it is gone."""
         return self.identity.send(number)
+
+    def kill(self) -> bool:
+        """SIGKILL; False if it is gone, or no longer what it was chosen for (then it goes on)."""
+        if self.only_if is None:
+            return self.send(signal.SIGKILL)
+        self.send(signal.SIGSTOP)
+        while self.identity.alive() and (stat := read_stat(self.pid)) is not None and stat.state != "T":
+            time.sleep(0.001)
+        if self.only_if():
+            return self.send(signal.SIGKILL)
+        self.send(signal.SIGCONT)
+        return False
 
 
 def find(folder: Path, sessions: Collection[int] = ()) -> Iterator[Found]:
@@ -64,6 +79,15 @@ def find(folder: Path, sessions: Collection[int] = ()) -> Iterator[Found]:
         node = next((v.decode()[len(NODE) + 1 :] for v in variables if v.startswith(f"{NODE}=".encode())), "")
         identity = ProcessIdentity(stat.pid, stat.start_ticks, boot)
         yield Found(identity, kind_of(command), node, command.strip()[:200])
+
+
+def children(pid: int) -> list[int]:
+    """Its children that live; none where it is gone."""
+    found: list[int] = []
+    with suppress(OSError):
+        for task in os.scandir(f"/proc/{pid}/task"):
+            found += map(int, Path(task.path, "children").read_text().split())
+    return [child for child in found if (stat := read_stat(child)) is not None and stat.state not in "ZX"]
 
 
 def kind_of(command: str) -> str:

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.chaos.airflow_plane import busy_workers
 from tests.chaos.harness import Harness, Killing
-from tests.chaos.processes import MARK, find, kill_all, kind_of
+from tests.chaos.processes import MARK, children, find, kill_all, kind_of
 from tests.chaos.services import Service, Services, clean_environment
 from tests.chaos.settings import ChaosSettings
+
+from emep.agent.process import read_stat
 
 
 def harness(folder: Path) -> Harness:
@@ -124,6 +127,53 @@ def test_processes_are_found_by_their_mark_or_their_session_and_cleared_away(tmp
         for process in (marked, unmarked, stranger):
             process.kill()
             process.wait()
+
+
+def tree(*workers: str) -> subprocess.Popen[str]:
+    """A process with shells below it that do this."""
+    script = "import subprocess, sys; [subprocess.Popen(['sh', '-c', w]) for w in sys.argv[1:]]; input()"
+    found = subprocess.Popen(
+        [sys.executable, "-c", script, *workers], stdin=subprocess.PIPE, text=True, start_new_session=True
+    )
+    until = time.monotonic() + 30
+    while len(children(found.pid)) < len(workers) or not any(map(children, children(found.pid))):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return found
+
+
+def test_only_workers_that_run_a_task_are_killed_with_their_tasks() -> None:
+    scheduler = tree("read idle", "sleep 600; read more", "read idle")
+    try:
+        (busy,) = (pid for pid in children(scheduler.pid) if children(pid))
+        (task,) = children(busy)
+        assert {victim.pid for victim in busy_workers(scheduler.pid)} == {busy, task}
+        assert all(victim.kill() for victim in busy_workers(scheduler.pid) if victim.pid == busy)
+        until = time.monotonic() + 30
+        while busy in children(scheduler.pid):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    finally:
+        os.killpg(scheduler.pid, signal.SIGKILL)
+        scheduler.communicate()
+
+
+def test_a_worker_that_has_ended_its_task_meanwhile_goes_on() -> None:
+    scheduler = tree("sleep 600; read more")
+    try:
+        (worker,) = (victim for victim in busy_workers(scheduler.pid) if victim.only_if)
+        os.kill(children(worker.pid)[0], signal.SIGKILL)
+        while children(worker.pid):
+            time.sleep(0.01)
+        assert not worker.kill()
+        assert worker.identity.alive()
+        stat = read_stat(worker.pid)
+        assert stat is not None
+        assert stat.state != "T"
+        assert busy_workers(scheduler.pid) == []
+    finally:
+        os.killpg(scheduler.pid, signal.SIGKILL)
+        scheduler.communicate()
 
 
 @pytest.mark.parametrize(
