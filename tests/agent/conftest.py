@@ -48,7 +48,7 @@ class AgentProcess:
         self.process.kill()
         self.process.wait()
 
-    def terminate(self, timeout: float = 90.0) -> int:
+    def terminate(self, timeout: float = 300.0) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
@@ -86,7 +86,7 @@ def start_agent(api: SmallApi, folder: Path) -> Iterator[Callable[..., AgentProc
         if agent.process.poll() is None:
             agent.process.send_signal(signal.SIGTERM)
             agent.process.send_signal(signal.SIGINT)
-            agent.process.wait(60)
+            agent.process.wait(300)
         end_everything_of(agent.state_dir)
 
 
@@ -103,22 +103,26 @@ def end_everything_of(state_dir: Path) -> None:
                 os.kill(int(entry.name), signal.SIGKILL)
 
 
+EXITING = 0x4
+"""The kernel's flag of a process that runs none of its own code any more."""
+
+
 def gone(pid: int, timeout: float = 60.0) -> bool:
-    """Wait until no process (not even a zombie's parentless rest) of that pid runs."""
+    """Wait until no process of that pid runs; a zombie does not, nor one that is just being taken apart."""
     deadline = time.monotonic() + timeout
     while True:
         try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             return True
-        if state in "ZX":
+        if fields[0] in "ZX" or int(fields[6]) & EXITING:
             return True
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
 
 
-def when_written(path: Path, timeout: float = 60.0) -> str:
+def when_written(path: Path, timeout: float = 300.0) -> str:
     """Content of a file that a process is about to write (it renames it into place)."""
     deadline = time.monotonic() + timeout
     while not path.exists():

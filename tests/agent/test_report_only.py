@@ -40,7 +40,7 @@ def test_a_signal_that_comes_while_the_agent_is_imported_ends_it(api: SmallApi, 
     done = subprocess.run(
         [EMEP, "agent", "--simulate", "1", "--api-url", api.url, "--state-dir", str(folder / "state")],
         env={**os.environ, "PYTHONPATH": str(folder), "EMEP_AGENT_TOKEN": "s"},
-        timeout=120,
+        timeout=300,
         check=False,
     )
     # By itself, and not by the signal: the first process of a container is not ended by one.

@@ -204,6 +204,8 @@ def test_a_restarted_agent_adopts_what_still_runs(api: SmallApi, start_agent: St
     api.give(start_order("a1", steps=steps))
     pid = int(when_written(folder / "pid"))
     api.until(lambda: "before" in api.log_text("a1"))
+    # A poll on its way when the agent is killed says so, too.
+    api.until(lambda: api.running_now() == {("a1", 1)})
     agent.kill()
     polls = len(api.polls)
     agent.start()
@@ -269,6 +271,8 @@ def test_an_outage_of_the_api_costs_no_work_and_no_log(
     assert gone(pid)
     api.start()
     assert api.ended("a1").exit_code == 0
+    # After a long outage the end is told first, and the rest of the log follows.
+    api.until(lambda: "a1" in api.closed_logs)
     assert api.log_text("a1") == "x" * 300_000 + "\n"
 
 

@@ -44,7 +44,7 @@ def word(reader: int) -> bytes:
 def test_how_the_command_ended_is_written_down(tmp_path: Path, program: str, status: int) -> None:
     process, reader = start(tmp_path, "sh", "-c", program)
     assert word(reader) == b"started\n"
-    assert process.wait(60) == status
+    assert process.wait(180) == status
     assert RunFolder(tmp_path).exit_code() == status
 
 
@@ -53,24 +53,24 @@ def test_a_second_wrapper_runs_nothing(tmp_path: Path) -> None:
     word(reader)
     second, reader = start(tmp_path, "touch", str(tmp_path / "twice"))
     assert word(reader) == b""
-    assert second.wait(60) == wrapper.ALREADY_CLAIMED
+    assert second.wait(180) == wrapper.ALREADY_CLAIMED
     assert not (tmp_path / "twice").exists()
     claim = RunFolder(tmp_path).claim()
     assert claim is not None
     assert claim.pid == first.pid
-    first.wait(60)
+    first.wait(180)
 
 
 def test_a_folder_that_was_given_up_is_not_run(tmp_path: Path) -> None:
     process, reader = start(tmp_path / "removed", "true")
     assert word(reader) == b""
-    assert process.wait(60) == wrapper.ALREADY_CLAIMED
+    assert process.wait(180) == wrapper.ALREADY_CLAIMED
 
 
 def test_a_command_that_is_not_there_is_said(tmp_path: Path) -> None:
     process, reader = start(tmp_path, "/nowhere/engine")
     assert word(reader) == b""
-    process.wait(60)
+    process.wait(180)
     assert (
         Path(f"{tmp_path}.out").read_text()
         == "emep agent: /nowhere/engine cannot be started: No such file or directory\n"
@@ -84,7 +84,7 @@ def test_orphans_are_ended_before_the_end_is_written_down(tmp_path: Path) -> Non
     program = f"setsid sh -c '{child}' & while ! test -e {orphan}; do sleep 0.02; done; exit 3"
     process, reader = start(tmp_path, "sh", "-c", program)
     word(reader)
-    assert process.wait(60) == 3
+    assert process.wait(180) == 3
     assert gone(int(when_written(orphan)), timeout=0)
 
 
@@ -97,5 +97,5 @@ def test_sigterm_reaches_the_command_through_its_own_pid_only(tmp_path: Path) ->
     supervisor = RunFolder(tmp_path).supervisor()
     assert supervisor is not None
     assert supervisor.send(signal.SIGTERM)
-    assert process.wait(60) == 75
+    assert process.wait(180) == 75
     assert json.loads((tmp_path / "exit.json").read_text())["exit_code"] == 75

@@ -106,7 +106,7 @@ class EmepServer:
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, patience: float = 90.0) -> EmepServer:
+    def start(self, patience: float = 300.0) -> EmepServer:
         """Start it; returns once it answers. Raises RuntimeError with its output if it does not."""
         root = Path(__file__).parents[2]
         log = self.folder / "server.log"

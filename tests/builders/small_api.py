@@ -85,7 +85,7 @@ class SmallApi:
         server.should_exit = True
         thread.join(60)
 
-    def until(self, condition: Callable[[], Any], timeout: float = 90.0) -> Any:
+    def until(self, condition: Callable[[], Any], timeout: float = 300.0) -> Any:
         """Wait until ``condition`` is true and return its value. Raises TimeoutError with what is known."""
         with self.changed:
             if not self.changed.wait_for(condition, timeout):
@@ -116,7 +116,7 @@ class SmallApi:
         """The log that was shipped so far."""
         return self.logs.get(allocation_id, bytearray()).decode()
 
-    def ended(self, allocation_id: str, epoch: int = 1, timeout: float = 90.0) -> Completion:
+    def ended(self, allocation_id: str, epoch: int = 1, timeout: float = 300.0) -> Completion:
         """Wait for the first completion of a run."""
         key = (allocation_id, epoch)
         return self.until(lambda: self.completions.get(key), timeout)[0]

@@ -90,7 +90,7 @@ async def shipped(work: Any, node: Node) -> str:
             return client
 
         log = PodLog(node, "p", "base", holder, order.allocation_id, lambda: node.state, node.news)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await log.ship()
         return (await client.logs(order.allocation_id, 0)).text
 
