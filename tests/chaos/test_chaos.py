@@ -25,7 +25,7 @@ def chaos(folder: Path, *options: str) -> Run:
     ]
     own = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
     done = subprocess.run(
-        command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=900, check=False
+        command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=1500, check=False
     )
     print(done.stdout, done.stderr)
     return done, json.loads((folder / "report.json").read_text())
