@@ -36,14 +36,17 @@ def test_a_changed_file_counts(tmp_path: Path) -> None:
     assert source().half_life == 5 * DAY
 
 
-def test_a_file_that_somebody_may_be_writing_waits_until_it_has_been_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_somebody_may_be_writing_waits_until_it_has_been_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_source, "SETTLE_SECONDS", 60.0)
     path = tmp_path / "policy.yaml"
     write(path, GOOD, 100)
     source = PolicySource(path)
     write(path, "", 0)  # an editor has emptied it, and writes the rest in a moment
     assert source().half_life == 3 * DAY
 
-    write(path, "half_life: 5d\n", 10)
+    write(path, "half_life: 5d\n", 90)
 
     assert source().half_life == 5 * DAY
 
