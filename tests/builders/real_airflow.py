@@ -95,7 +95,7 @@ class RealAirflow:
         assert pid is not None
         self.down.add(name)
         os.killpg(pid, signal.SIGKILL)
-        assert self.stack.processes.wait(name, 30) is not None
+        assert self.stack.processes.wait(name, 120) is not None
 
     def start(self, name: str) -> None:
         """Start a process of Airflow's that was killed; returns once Airflow has heard from it."""

@@ -12,7 +12,7 @@ import pytest
 from tests.builders.real_airflow import emep, free_port, processes_of
 
 
-def gone(folder: Path, seconds: float = 60.0) -> bool:
+def gone(folder: Path, seconds: float = 180.0) -> bool:
     until = time.monotonic() + seconds
     while processes_of(folder):
         if time.monotonic() > until:
@@ -69,7 +69,7 @@ def test_a_second_run_uses_what_is_there_and_a_killed_demo_leaves_no_process(hom
 
 def refused(*arguments: str) -> str:
     demo = emep("demo", *arguments)
-    output, _ = demo.communicate(timeout=120)
+    output, _ = demo.communicate(timeout=300)
     assert demo.returncode == 2, output
     assert len(output.strip().splitlines()) == 1, output
     return output

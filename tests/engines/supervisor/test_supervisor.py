@@ -21,7 +21,7 @@ from engines.tracking import JsonlTracker
 
 ROOT = Path(__file__).parents[3]
 TOKEN = "b3f1c9d2e5a70461"
-STOP = (200, {"directive": "checkpoint_and_exit", "grace_seconds": 30.0, "lease_seconds": 60.0})
+STOP = (200, {"directive": "checkpoint_and_exit", "grace_seconds": 300.0, "lease_seconds": 60.0})
 
 SIGNAL_DURING_IMPORT = f"""
 import importlib.util, os, signal, sys

@@ -58,10 +58,13 @@ with loop_dag("loop_in_worker"):
     # The worker stays with the job until its end.
     job(inline_wait=3600.0)
 
-with loop_dag("loop_task_limit"):
-    job(execution_timeout=timedelta(seconds=12), retries=0)
+LIMIT = timedelta(seconds=30)
+"""Long enough for a job to be there before it is over, on a machine that is busy."""
 
-with loop_dag("loop_run_limit", run_timeout=timedelta(seconds=12)):
+with loop_dag("loop_task_limit"):
+    job(execution_timeout=LIMIT, retries=0)
+
+with loop_dag("loop_run_limit", run_timeout=LIMIT):
     job()
 
 with loop_dag("loop_many"):
