@@ -11,6 +11,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from hypothesis import HealthCheck, settings
+
 ROOT = Path(__file__).resolve().parents[1]
 _HOME = tempfile.mkdtemp(prefix="emep-tests-")
 atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
@@ -29,6 +31,10 @@ os.environ.update(
     AIRFLOW__DATABASE__EXTERNAL_DB_MANAGERS="emep.db.EmepDBManager",
 )
 os.environ.pop("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", None)
+
+# How long an example takes says something of the machine, and nothing of what is tested.
+settings.register_profile("emep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("emep")
 
 # One cluster for the whole run, whichever folders its tests are in.
 from tests.cluster.fixtures import cluster, local_cluster  # noqa: E402, F401
