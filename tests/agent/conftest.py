@@ -26,7 +26,7 @@ class AgentProcess:
         self.log = folder / "agent.log"
         self._command = [
             EMEP, "agent", "--name", "n1", "--state-dir", str(self.state_dir), "--api-url", api.url,
-            "--engine-command", f"{sys.executable} {STEPS_ENGINE}", "--stop-grace", "10s", *options,
+            "--engine-command", f"{sys.executable} {STEPS_ENGINE}", "--stop-grace", "60s", *options,
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
 
