@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from emep.scheduling._entry import Blocked, Entry
+from emep.scheduling._facts import FactFinder, Facts
 from emep.scheduling._score import Scores
 from emep.scheduling.eligibility import Request, run_limit
 from emep.scheduling.estimate import Estimator
 from emep.scheduling.model import Job, Reason, ReasonCode, Waiting
-from emep.scheduling.placement import fits
 from emep.scheduling.quota import Limit
 from emep.units import count_of, format_duration, is_or_are
 
@@ -26,25 +23,12 @@ if TYPE_CHECKING:
     from emep.scheduling._cycle import Cycle
 
 
-@dataclass(slots=True)
-class Facts:
-    """What is true of a request in the best of its pools, whoever asks."""
-
-    pool: str = ""
-    free: int = 0
-    reasons: list[Reason] = field(default_factory=list)
-    short: bool = False
-    """Whether it does not fit, reservations apart."""
-    blocked_until: float = math.inf
-    """The end of a run that reservations leave room for; inf: any."""
-
-
 class Explainer:
     """Explains what one cycle left waiting."""
 
     def __init__(self, cycle: Cycle) -> None:
         self._cycle = cycle
-        self._facts: dict[Request, Facts] = {}
+        self._facts = FactFinder(cycle)
         self._after: dict[tuple[int, object], int] = {}
         self._shared: dict[tuple[object, ...], tuple[Reason, ...]] = {}
         """Reasons of those of whom nothing is true but what is true of their like."""
@@ -115,7 +99,7 @@ class Explainer:
             text = f"nothing passes job {blocked.behind}, which does not fit yet (reservations: 0)"
             found.append(Reason(ReasonCode.BEHIND_RESERVATION, text))
         request = blocked.entry.request
-        facts = self._facts_of(request) if request.gpus else self._cpu_facts(request)
+        facts = self._facts.of(request)
         found += facts.reasons
         if facts.short and request.gpus:
             found = self._with_preemption(job, request, facts, found)
@@ -192,120 +176,6 @@ class Explainer:
         text = f"needs {count_of(job.gpu_count, 'GPU')}, and will be looked at again in the next cycle"
         return Reason(ReasonCode.INSUFFICIENT_GPUS, text)
 
-    # ---- facts of requests ---------------------------------------------------------------------------------
-
-    def _facts_of(self, request: Request) -> Facts:
-        found = self._facts.get(request)
-        if found is None:
-            every = [self._facts_in(request, pool) for pool in request.pools]
-            if every:
-                found = max(every, key=lambda facts: (not facts.short, facts.free))
-            else:
-                found = Facts(reasons=[Reason(ReasonCode.QUEUE_CLOSED, "its queue has no pools")], short=True)
-            self._facts[request] = found
-        return found
-
-    def _facts_in(self, request: Request, pool: str) -> Facts:
-        board, index = self._cycle.board, self._cycle.index
-        eligible = index.eligible_cells(request.filter_for(pool))
-        if not eligible.any():
-            text = f"pool {pool} has no node yet that the job could use"
-            return Facts(pool, 0, [Reason(ReasonCode.QUEUE_CLOSED, text)], short=True)
-        free = np.where(eligible, board.counts.by_cell, 0)
-        facts = Facts(pool, int(free.sum()))
-        if fits(request, index, free):
-            self._host_shortage(request, facts, free)
-            return facts
-        facts.short = True
-        self._gpu_shortage(request, facts, free)
-        self._out_of_service(facts, eligible[index.gpu_cell])
-        return facts
-
-    def _gpu_shortage(self, request: Request, facts: Facts, free: np.ndarray) -> None:
-        index, need = self._cycle.index, request.gpus
-        if facts.free < need:
-            text = f"needs {count_of(need, 'GPU')}, {facts.free} free in pool {facts.pool}"
-            facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_GPUS, text))
-        if request.nvlink:
-            most = int(index.domains(True, request.level).sums(free).max(initial=0))
-            if most < need:
-                text = f"needs {count_of(need, 'GPU')} in one NVLink group, largest free {most} of {need}"
-                facts.reasons.append(Reason(ReasonCode.NO_FREE_NVLINK_GROUP, text))
-        if request.level:
-            most = int(index.domains(False, request.level).sums(free).max(initial=0))
-            if most < need:
-                needed = f"needs {count_of(need, 'GPU')} in one {request.level}"
-                text = f"{needed}, the {request.level} with most free has {most}"
-                facts.reasons.append(Reason(ReasonCode.NO_TOPOLOGY_DOMAIN, text))
-        if request.node_count:
-            domains = index.domains(request.nvlink, request.level)
-            whole = domains.domain_of_part[domains.part_sums(free) >= request.per_node]
-            most = int(np.bincount(whole).max()) if len(whole) else 0
-            if most < request.node_count:
-                each = count_of(request.per_node, "free GPU")
-                text = f"needs {count_of(request.node_count, 'node')} with {each} each, {most} fit"
-                facts.reasons.append(Reason(ReasonCode.NO_TOPOLOGY_DOMAIN, text))
-
-    def _out_of_service(self, facts: Facts, eligible: np.ndarray) -> None:
-        out = np.flatnonzero(eligible & ~self._cycle.index.gpu_usable)
-        kinds = self._cycle.index.count_states(out.tolist())
-        words = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-        if kinds:
-            usable, take = count_of(int(eligible.sum()), "GPU"), "takes" if len(out) == 1 else "take"
-            text = f"{len(out)} of the {usable} it could use {take} no work: {words}"
-            facts.reasons.append(Reason(ReasonCode.UNHEALTHY_GPUS, text))
-
-    def _host_shortage(self, request: Request, facts: Facts, free: np.ndarray) -> None:
-        board, index = self._cycle.board, self._cycle.index
-        if fits(request, index, board.capped(request, free)):
-            return
-        facts.short = True
-        nodes = np.unique(index.cell_node[free > 0])
-        cpu, memory = request.cpu / request.gpus, request.memory / request.gpus
-        if float(board.hosts.now.cpu[nodes].min()) < request.cpu:
-            most = max(0.0, float(board.hosts.now.cpu[nodes].max()))
-            needed = f"needs {count_of(cpu, 'core')} beside each GPU"
-            text = f"{needed}, a node with free GPUs has at most {most:g} left"
-            facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_CPU, text))
-        if float(board.hosts.now.memory[nodes].min()) < request.memory:
-            most = max(0.0, float(board.hosts.now.memory[nodes].max()))
-            text = (
-                f"needs {_gib(memory)} beside each GPU, a node with free GPUs has at most {_gib(most)} left"
-            )
-            facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_MEMORY, text))
-
-    def _cpu_facts(self, request: Request) -> Facts:
-        found = self._facts.get(request)
-        if found is not None:
-            return found
-        board, index, facts = self._cycle.board, self._cycle.index, Facts(short=True)
-        nodes = np.zeros(len(index.nodes), dtype=bool)
-        for pool in request.pools:
-            nodes |= index.eligible_nodes(pool, request.affinity, request.anti_affinity)
-        nodes &= index.node_schedulable
-        if not nodes.any():
-            text = f"no node of {', '.join(request.pools) or 'its queue'} takes work"
-            facts.reasons.append(Reason(ReasonCode.QUEUE_CLOSED, text))
-        else:
-            count = request.node_count or 1
-            cpu, memory = request.cpu / count, request.memory / count
-            most_cpu, most_memory = (
-                float(board.hosts.now.cpu[nodes].max()),
-                float(board.hosts.now.memory[nodes].max()),
-            )
-            if most_cpu < cpu or most_memory >= memory:
-                most = max(0.0, most_cpu)
-                needed = f"needs {count_of(cpu, 'core')} on a node"
-                text = f"{needed}, at most {most:g} {is_or_are(most)} left on one"
-                facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_CPU, text))
-            if most_memory < memory:
-                text = (
-                    f"needs {_gib(memory)} on a node, at most {_gib(max(0.0, most_memory))} are left on one"
-                )
-                facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_MEMORY, text))
-        self._facts[request] = facts
-        return facts
-
 
 _SHORTAGES = (
     ReasonCode.NO_FREE_NVLINK_GROUP,
@@ -325,7 +195,3 @@ def _some(names: list[str]) -> str:
         return "what runs there"
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"job{'s' if len(names) > 1 else ''} {', '.join(names[:3])}{more}"
-
-
-def _gib(size: float) -> str:
-    return f"{size / 1024**3:.3g}Gi"
