@@ -198,6 +198,19 @@ def on_one_node(fields: dict[str, Any]) -> None:
         fields["topology"] = topology | {"required": "node"}
 
 
+def engine_spec(operator: Any) -> dict[str, Any]:
+    """The SPEC of the engine that an operator's arguments describe."""
+    return {
+        "schema_version": 1,
+        "engine": operator.engine,
+        "input": {**(operator.input or {}), **(operator.extra_input or {})},
+        "device": operator.device,
+        "chunked": False,
+        "seed": int(operator.seed or 0),
+        "output_uri": operator.output_uri,
+    }
+
+
 def _first_error(error: Any) -> str:
     """pydantic's first complaint as one sentence that names the field."""
     first = error.errors()[0]

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from emep.hooks.emep import DEFAULT_CONNECTION, client
 from emep.links import LINKS
-from emep.operators.asking import JOB_FIELDS, AsksForGpus, on_one_node
+from emep.operators.asking import JOB_FIELDS, AsksForGpus, engine_spec, on_one_node
 from emep.operators.outcome import Outcome, outcome_of
 from emep.operators.retries import JITTER, MAX_RETRY_DELAY, RETRIES, RETRY_DELAY
 from emep.triggers.job import JobTrigger, describe, labels
@@ -221,15 +221,7 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
 
     def job_spec(self) -> dict[str, Any]:
         """The SPEC of the engine."""
-        return {
-            "schema_version": 1,
-            "engine": self.engine,
-            "input": {**(self.input or {}), **(self.extra_input or {})},
-            "device": self.device,
-            "chunked": False,
-            "seed": int(self.seed or 0),
-            "output_uri": self.output_uri,
-        }
+        return engine_spec(self)
 
     def _stay(self, api: EmepClient, job: JobView, stream: LogStream) -> JobView:
         """Watch the job from the worker until it has ended or ``inline_wait`` is over; its log goes to the

@@ -6,7 +6,6 @@ whole life of the job: on the grant the trigger creates the pod, and sees it thr
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Container, Sequence
 from datetime import timedelta
@@ -20,10 +19,11 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from emep.hooks.emep import DEFAULT_CONNECTION, client
 from emep.links import LINKS
-from emep.operators.asking import JOB_FIELDS, AsksForGpus, on_one_node
+from emep.operators.asking import JOB_FIELDS, AsksForGpus, engine_spec, on_one_node
 from emep.operators.outcome import outcome_of
+from emep.operators.pod_parts import PLACEHOLDER, as_json, gpus_of, placeholder_lease
 from emep.operators.retries import JITTER, MAX_RETRY_DELAY, RETRIES, RETRY_DELAY
-from emep.runtime.kubernetes.manifest import SPEC_FOLDER, SPEC_KEY, VISIBLE, PodPlan, build_pod
+from emep.runtime.kubernetes.manifest import SPEC_FOLDER, SPEC_KEY, PodPlan, build_pod
 from emep.triggers.log_stream import LogStream
 from emep.triggers.pod import PodTrigger
 
@@ -31,11 +31,10 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
     from kubernetes.client import models as k8s
 
-    from emep.api.schemas import JobView, LeaseAnswer
+    from emep.api.schemas import JobView
     from emep.client import EmepClient
 
 SPEC_PATH = f"{SPEC_FOLDER}/{SPEC_KEY}"
-PLACEHOLDER = "PLACEHOLDER"
 XCOM_FIELD = "return_value"
 NO_STARTUP_TIMEOUT = 120
 """The provider's default, which stands for the policy's start deadline here."""
@@ -189,7 +188,7 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
         self.name = self._set_name(self.name)
         plan = self.plan(self._rendered(context), api)
         try:
-            build_pod(plan, "0" * 16, "0" * 16 + "-1", self._placeholder_lease())
+            build_pod(plan, "0" * 16, "0" * 16 + "-1", placeholder_lease(self._gpus(), self.max_duration))
         except ValueError as error:
             raise AirflowFailException(str(error)) from None
         return plan
@@ -275,7 +274,7 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
             callback.on_pod_manifest_created(
                 pod_request=pod, client=self.client, mode=ExecutionMode.ASYNC, context=context, operator=self
             )
-        return _as_json(pod)
+        return as_json(pod)
 
     def plan(self, pod: dict[str, Any], api: EmepClient | None) -> PodPlan:
         """What the trigger starts."""
@@ -298,36 +297,11 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
         """Print the pod as it would be created, with a placeholder for what the grant decides."""
         import yaml
 
-        pod = _as_json(self.build_pod_request_obj(dry_run=True))
-        built = build_pod(self.plan(pod, None), "job", "job-1", self._placeholder_lease())
-        print(yaml.safe_dump(built, sort_keys=False))
-
-    def _placeholder_lease(self) -> LeaseAnswer:
-        from emep.api.schemas import GpuRef, LeaseAnswer
-        from emep.policy import default_policy
-        from emep.units import parse_duration
-
-        policy = default_policy()
-        count = int(self._gpus() or 0)
-        limit = self.max_duration
-        return LeaseAnswer(
-            job_id="job",
-            epoch=1,
-            lease_token=PLACEHOLDER,
-            started=False,
-            environment={"EMEP_ALLOCATION_ID": "job-1", "EMEP_LEASE_EPOCH": "1"},
-            nodes=[PLACEHOLDER],
-            gpus=[GpuRef(node=PLACEHOLDER, index=index, uuid="") for index in range(count)],
-            gpu_count=count,
-            spec=None,
-            max_duration=parse_duration(limit) if limit not in (None, "", "None") else None,
-            start_deadline=policy.lease.start_deadline,
-            grace=policy.preemption.grace_period,
-            grace_left=None,
-            heartbeat=policy.lease.heartbeat,
-            max_silence=policy.lease.max_silence,
-            deadline=None,
+        pod = as_json(self.build_pod_request_obj(dry_run=True))
+        built = build_pod(
+            self.plan(pod, None), "job", "job-1", placeholder_lease(self._gpus(), self.max_duration)
         )
+        print(yaml.safe_dump(built, sort_keys=False))
 
     # ---- the job -------------------------------------------------------------------------------------------
 
@@ -347,37 +321,13 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
         """The GPUs to ask for: the field, else the limit in ``container_resources``."""
         if self.gpu_count not in (None, "", "None"):
             return self.gpu_count
-        resources = self.container_resources
-        if resources is None:
-            return None
-        for name in VISIBLE:
-            for values in (resources.limits, resources.requests):
-                if values and name in values:
-                    return int(values[name])
-        return None
+        return gpus_of(self.container_resources)
 
     def job_spec(self) -> dict[str, Any] | None:
         """The SPEC, where an engine runs."""
         if self.engine is None:
             return None
-        return {
-            "schema_version": 1,
-            "engine": self.engine,
-            "input": {**(self.input or {}), **(self.extra_input or {})},
-            "device": self.device,
-            "chunked": False,
-            "seed": int(self.seed or 0),
-            "output_uri": self.output_uri,
-        }
-
-
-def _as_json(pod: k8s.V1Pod) -> dict[str, Any]:
-    """The pod as the API's own JSON."""
-    from kubernetes.client import ApiClient
-
-    with ApiClient() as api:
-        found: dict[str, Any] = json.loads(json.dumps(api.sanitize_for_serialization(pod)))
-    return found
+        return engine_spec(self)
 
 
 def _codes(value: int | Container[int] | None) -> Container[int]:
