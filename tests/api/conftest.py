@@ -81,7 +81,7 @@ class Api:
         """A job that the running scheduler has granted: its start order, its allocation's path, its token."""
         answer = self.submit(**fields)
         assert answer.status_code == 201, answer.text
-        poll = self.call("agent", "POST", "/nodes/n0/poll", json={"timeout": 20})
+        poll = self.call("agent", "POST", "/nodes/n0/poll", json={"timeout": 30})
         (order,) = [order for order in poll.json()["orders"] if order["job_id"] == answer.json()["id"]]
         return order, f"/allocations/{order['allocation_id']}", order["lease_token"]
 

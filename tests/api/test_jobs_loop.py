@@ -16,7 +16,7 @@ def test_from_submission_to_completion(api: Api) -> None:
     assert submitted.status_code == 201
     job = submitted.json()
     assert (job["state"], job["user"], job["trace_id"]) == ("pending", "alice", "t")
-    (order,) = api.call("agent", "POST", "/nodes/n0/poll", json={"timeout": 20}).json()["orders"]
+    (order,) = api.call("agent", "POST", "/nodes/n0/poll", json={"timeout": 30}).json()["orders"]
     assert (order["kind"], order["job_id"], len(order["gpus"])) == ("start", job["id"], 2)
     at, token = f"/allocations/{order['allocation_id']}", order["lease_token"]
 
@@ -98,7 +98,7 @@ def test_a_stop_order_is_not_repeated_while_it_is_carried_out(api: Api) -> None:
     running = [{"allocation_id": order["allocation_id"], "epoch": 1}]
     api.call(token, "POST", f"{at}/heartbeat", json={"epoch": 1})
     api.call("alice", "DELETE", f"/jobs/{order['job_id']}")
-    (stop,) = api.call("agent", "POST", "/nodes/n0/poll", json={"running": running, "timeout": 20}).json()[
+    (stop,) = api.call("agent", "POST", "/nodes/n0/poll", json={"running": running, "timeout": 30}).json()[
         "orders"
     ]
     assert (stop["kind"], stop["directive"]) == ("stop", "checkpoint_and_exit")

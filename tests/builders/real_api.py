@@ -57,7 +57,7 @@ class RealApi:
 
     def order(self, name: str = "n0") -> StartOrder:
         """Wait for the next start order."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + 180
         while time.monotonic() < until:
             for order in self.agent.poll(name, PollRequest(timeout=2)).orders:
                 if isinstance(order, StartOrder):
@@ -126,5 +126,5 @@ def real_api(folder: Path) -> Iterator[RealApi]:
         api.close()
         server.should_exit = True
         runtime.stop()
-        thread.join(10)
+        thread.join(60)
         engine.dispose()
