@@ -110,14 +110,16 @@ def real_api(folder: Path) -> Iterator[RealApi]:
     root = FastAPI()
     init_auth_manager(root)
     root.mount("/emep", emep)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(root, host="127.0.0.1", port=port, log_level="warning"))
-    thread = threading.Thread(target=server.run, daemon=True)
+    # The server gets the socket itself: a port that is free now may be somebody's a moment later.
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(root, log_level="warning"))
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     runtime.start()
     thread.start()
     while not server.started:
+        assert thread.is_alive(), "the server did not start"
         time.sleep(0.01)
     api = RealApi(port, runtime)
     try:
