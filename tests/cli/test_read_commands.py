@@ -151,6 +151,7 @@ def test_a_wrong_password_and_no_credentials_are_one_sentence_each(server: EmepS
     none = emep("queue", environment={"EMEP_API_URL": server.url})
     assert none.returncode == 1
     assert none.stderr.startswith("emep: ")
+    assert "EMEP_USERNAME and EMEP_PASSWORD" in none.stderr
 
 
 def test_nobody_there_is_one_sentence(emep: Emep) -> None:

@@ -140,7 +140,11 @@ def test_a_paused_dag_is_not_waited_for(
         (["--kind", "merge"], "RECIPE.yaml is missing"),
         (["missing.yaml", "--kind", "merge"], "missing.yaml: cannot be read: no such file or directory"),
         (["--kind", "evaluate"], "--model is missing"),
-        (["--kind", "evaluate", "--model", "m", "--set", "limit"], "--set: 'limit' is not KEY=VALUE"),
+        (["--kind", "evaluate", "--model", "m"], "--tasks is missing"),
+        (
+            ["--kind", "evaluate", "--set", "model=m", "--set", "tasks=[t]", "--set", "limit"],
+            "--set: 'limit' is not KEY=VALUE",
+        ),
     ],
 )
 def test_wrong_use_is_said_before_anything_is_sent(emep: Emep, arguments: list[str], sentence: str) -> None:

@@ -78,8 +78,10 @@ def _run(run: object, args: argparse.Namespace) -> int:
 
 def _sentence_of(error: Exception) -> str:
     """The sentence itself names what is not there; the parameter of its route says nothing to people."""
-    detail = getattr(error, "detail", "")
-    return detail if detail and getattr(error, "status", None) == 404 else str(error)
+    detail, status = getattr(error, "detail", ""), getattr(error, "status", None)
+    if status == 401 and getattr(error, "problem", {}).get("code") == "not_authenticated":
+        return f"{error} (set EMEP_USERNAME and EMEP_PASSWORD, or EMEP_TOKEN to one that has not expired)"
+    return detail if detail and status == 404 else str(error)
 
 
 def _code_of(error: Exception) -> int | None:

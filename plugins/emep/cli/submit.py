@@ -23,7 +23,7 @@ EPILOG = """\
 examples:
   emep submit recipe.yaml --kind merge --gpus 2 --wait
   emep submit search.yaml --kind evolve --tasks gsm.jsonl,arc.jsonl --generations 8
-  emep submit --kind evaluate --model /models/llama --tasks gsm.jsonl --set limit=200
+  emep submit --kind evaluate --model /models/llama --tasks gsm.jsonl --limit 200
 exit status with --wait: 0 the run succeeded, 1 it failed.
 """
 KINDS = {
@@ -176,8 +176,14 @@ def _check_kind(args: argparse.Namespace) -> None:
             raise UsageError(f"RECIPE.yaml is missing: --kind {args.kind} needs a merge configuration")
     elif args.recipe:
         raise UsageError("RECIPE.yaml: --kind evaluate takes --model PATH instead of a recipe")
-    elif not args.model and not any(entry.partition("=")[0] == "model" for entry in args.set):
+    elif not args.model and not any(_names(entry, "model") for entry in args.set):
         raise UsageError("--model is missing: --kind evaluate needs the model's path")
+    if args.kind != "merge" and not args.tasks and not any(_names(entry, "tasks") for entry in args.set):
+        raise UsageError(f"--tasks is missing: --kind {args.kind} needs at least one JSONL file of tasks")
+
+
+def _names(entry: str, field: str) -> bool:
+    return entry.partition("=")[0].strip() == field
 
 
 def read_recipe(source: str) -> str:
