@@ -22,6 +22,8 @@ from typing import Any
 
 PATIENCE = 8.0
 """Seconds between the polite signal and the last one."""
+LAST_PATIENCE = 30.0
+"""Seconds for what was killed to be gone: a busy machine takes its time even for that."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -106,7 +108,8 @@ class Keeper:
             time.sleep(0.05)
             self.reap()
         self._signal_groups(signal.SIGKILL)
-        for _ in range(100):
+        until = time.monotonic() + LAST_PATIENCE
+        while time.monotonic() < until:
             rest = descendants(os.getpid())
             for pid in rest:
                 _send(pid, signal.SIGKILL)
