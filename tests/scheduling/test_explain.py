@@ -112,6 +112,43 @@ def test_one_core_is_one_core() -> None:
     assert texts(alone)["insufficient_cpu"] == "needs 1 core on a node, at most 0.5 are left on one"
 
 
+def test_a_cpu_job_that_only_backs_off_lacks_no_cores() -> None:
+    waits = a_job("x").gpus(0).having(cpu=1.0, not_before=30.0).limit(9)
+    assert list(texts(told(waits, [a_node("n").having(cpu=2)]))) == ["backing_off"]
+
+
+def test_a_cpu_job_that_needs_both_on_one_node_is_told_so() -> None:
+    nodes = [a_node("a").having(cpu=8, memory=8 * GIB), a_node("b").having(cpu=8, memory=8 * GIB)]
+    busy = [
+        Allocation(a_job("r").gpus(0).having(cpu=7.0).build(), (), 0.0, nodes=("a",)),
+        Allocation(a_job("s").gpus(0).having(memory=7 * GIB).build(), (), 0.0, nodes=("b",)),
+    ]
+    one = a_job("x").gpus(0).having(cpu=4.0, memory=4 * GIB).limit(9)
+    alone = texts(told(one, nodes, busy))["insufficient_cpu"]
+    assert alone == "needs 1 node with 4 cores and 4Gi left, 0 fit"
+    two = a_job("x").gpus(0).having(cpu=8.0, node_count=2).limit(9)
+    both = texts(told(two, nodes, busy[:1]))["insufficient_cpu"]
+    assert both == "needs 2 nodes with 4 cores and 1Gi left each, 1 fits"
+
+
+def test_a_cpu_job_passed_over_for_one_before_it_is_told_so() -> None:
+    nodes = [a_node("n").having(cpu=4)]
+    busy = [Allocation(a_job("r").gpus(0).having(cpu=2.0).limit(60).build(), (), 0.0, nodes=("n",))]
+    wide = a_job("wide").gpus(0).having(cpu=4.0).limit(9)
+    late = a_job("x").gpus(0).having(cpu=1.0).limit(90).at(1)
+    item = told(late, nodes, busy, others=[wide])
+    assert texts(item) == {
+        "behind_reservation": "the nodes that have enough left are kept for CPU jobs before it"
+    }
+
+
+def test_a_cpu_job_without_a_node_is_told_no_time() -> None:
+    item = told(a_job("x").gpus(0).having(cpu=1.0).limit(9), [a_node("n").having(cpu=2, schedulable=False)])
+    assert texts(item) == {"queue_closed": "no node of default takes work"}
+    assert item.estimated_start is None
+    assert item.estimate_text == "never: no node that it could use takes work (lost or drained)"
+
+
 def test_behind_a_reservation_names_the_job_and_the_time() -> None:
     busy = [running(a_job("r").gpus(4).limit(60), "n:0-3")]
     item = told(

@@ -6,7 +6,7 @@ import numpy as np
 
 from emep.scheduling._board import Board
 from emep.scheduling._host import HostRoom
-from emep.scheduling._index import BoolArray, IntArray
+from emep.scheduling._index import BoolArray, ClusterIndex, IntArray
 from emep.scheduling._profile import TIME_TOLERANCE
 from emep.scheduling.eligibility import Request
 from emep.scheduling.model import Job
@@ -31,6 +31,21 @@ def place_cpu_job(
         order = np.lexsort((nodes, left, board.counts.by_node[nodes] > 0))
         return tuple(index.nodes[number].name for number in sorted(nodes[order[:count]].tolist()))
     return None
+
+
+def nodes_for(index: ClusterIndex, request: Request) -> BoolArray:
+    """Nodes of any of its pools that a CPU job could use and that take work, whatever is left on them."""
+    found: BoolArray = np.zeros(len(index.nodes), dtype=bool)
+    for pool in request.pools:
+        found |= index.eligible_nodes(pool, request.affinity, request.anti_affinity)
+    found &= index.node_schedulable
+    return found
+
+
+def nodes_with_room(board: Board, request: Request) -> int:
+    """How many nodes hold a share of a CPU job now, in the best of its pools; reservations do not count."""
+    now = board.hosts.now
+    return max((int(_fitting(board, request, pool, now).sum()) for pool in request.pools), default=0)
 
 
 def _fitting(board: Board, request: Request, pool: str, host: HostRoom) -> BoolArray:

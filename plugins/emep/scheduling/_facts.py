@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from emep.scheduling._cpu import nodes_for, nodes_with_room
+from emep.scheduling._index import BoolArray
 from emep.scheduling.eligibility import Request
 from emep.scheduling.model import Reason, ReasonCode
 from emep.scheduling.placement import fits
@@ -125,33 +127,35 @@ class FactFinder:
         found = self._facts.get(request)
         if found is not None:
             return found
-        board, index, facts = self._cycle.board, self._cycle.index, Facts(short=True)
-        nodes = np.zeros(len(index.nodes), dtype=bool)
-        for pool in request.pools:
-            nodes |= index.eligible_nodes(pool, request.affinity, request.anti_affinity)
-        nodes &= index.node_schedulable
+        facts = self._facts[request] = Facts(short=True)
+        nodes = nodes_for(self._cycle.index, request)
         if not nodes.any():
             text = f"no node of {', '.join(request.pools) or 'its queue'} takes work"
             facts.reasons.append(Reason(ReasonCode.QUEUE_CLOSED, text))
+            return facts
+        count, room = request.node_count or 1, nodes_with_room(self._cycle.board, request)
+        if room >= count:
+            facts.short = False
         else:
-            count = request.node_count or 1
-            cpu, memory = request.cpu / count, request.memory / count
-            most_cpu, most_memory = (
-                float(board.hosts.now.cpu[nodes].max()),
-                float(board.hosts.now.memory[nodes].max()),
-            )
-            if most_cpu < cpu or most_memory >= memory:
-                most = max(0.0, most_cpu)
-                needed = f"needs {count_of(cpu, 'core')} on a node"
-                text = f"{needed}, at most {most:g} {is_or_are(most)} left on one"
-                facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_CPU, text))
-            if most_memory < memory:
-                text = (
-                    f"needs {_gib(memory)} on a node, at most {_gib(max(0.0, most_memory))} are left on one"
-                )
-                facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_MEMORY, text))
-        self._facts[request] = facts
+            self._cpu_shortage(request, facts, nodes, count, room)
         return facts
+
+    def _cpu_shortage(self, request: Request, facts: Facts, nodes: BoolArray, count: int, room: int) -> None:
+        left = self._cycle.board.hosts.now
+        cpu, memory = request.cpu / count, request.memory / count
+        most_cpu, most_memory = float(left.cpu[nodes].max()), float(left.memory[nodes].max())
+        cores = count_of(cpu, "core")
+        if most_cpu + 1e-9 < cpu:
+            most = max(0.0, most_cpu)
+            text = f"needs {cores} on a node, at most {most:g} {is_or_are(most)} left on one"
+            facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_CPU, text))
+        if most_memory + 1e-9 < memory:
+            text = f"needs {_gib(memory)} on a node, at most {_gib(max(0.0, most_memory))} are left on one"
+            facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_MEMORY, text))
+        if not facts.reasons:  # Each is there, but not both on one node, or not on as many nodes as it needs.
+            share = f"{cores} and {_gib(memory)} left{' each' if count > 1 else ''}"
+            text = f"needs {count_of(count, 'node')} with {share}, {room} {'fits' if room == 1 else 'fit'}"
+            facts.reasons.append(Reason(ReasonCode.INSUFFICIENT_CPU, text))
 
 
 def _gib(size: float) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from emep.scheduling._cpu import nodes_for
 from emep.scheduling._release import earliest_release
 from emep.scheduling.eligibility import Request
 from emep.scheduling.model import Job
@@ -71,7 +72,7 @@ class Estimator:
             if request.gpus:
                 found = min((self._earliest_in(request, pool) for pool in request.pools), default=math.inf)
             else:
-                found = self._cycle.now
+                found = self._cycle.now if nodes_for(self._cycle.index, request).any() else math.inf
             self._own[request] = found
         return found
 
@@ -83,6 +84,8 @@ class Estimator:
         return max(self._cycle.now, earliest_release(index, request, eligible, board.busy_until))
 
     def _why_never(self, request: Request) -> str:
+        if not request.gpus:
+            return "no node that it could use takes work (lost or drained)"
         board, index = self._cycle.board, self._cycle.index
         usable = np.zeros(len(index.gpu_usable), dtype=bool)
         for pool in request.pools:

@@ -173,6 +173,9 @@ class Explainer:
         if job.id in self._cycle.held_back:
             text = "started now, it would make a job before it wait longer than anybody is to wait"
             return Reason(ReasonCode.BEHIND_RESERVATION, text)
+        if not job.gpu_count:
+            text = "the nodes that have enough left are kept for CPU jobs before it"
+            return Reason(ReasonCode.BEHIND_RESERVATION, text)
         text = f"needs {count_of(job.gpu_count, 'GPU')}, and will be looked at again in the next cycle"
         return Reason(ReasonCode.INSUFFICIENT_GPUS, text)
 
