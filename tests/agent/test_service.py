@@ -334,5 +334,13 @@ def test_a_node_that_the_api_forgot_registers_anew(api: SmallApi, start_agent: S
     assert api.ended("a1").exit_code == 0
 
 
+def test_a_node_of_which_the_api_forgot_gpus_registers_anew(api: SmallApi, start_agent: Start) -> None:
+    start_agent("--simulate", "4", "--report-every", "200ms")
+    with api.changed:
+        api.nodes["n1"] = api.nodes["n1"].model_copy(update={"gpus": api.nodes["n1"].gpus[:2]})
+    # The next report is answered 422.
+    api.until(lambda: len(api.nodes["n1"].gpus) == 4)
+
+
 def stop(allocation_id: str, directive: Directive, grace: float) -> StopOrder:
     return StopOrder(allocation_id=allocation_id, epoch=1, directive=directive, grace_seconds=grace)

@@ -120,6 +120,36 @@ def steps(*steps: list[Any]) -> dict[str, Any]:
     }
 
 
+def test_a_second_agent_of_a_name_starts_only_once_the_first_has_left(
+    server: EmepServer, client: EmepClient, agent: Start, folder: Path
+) -> None:
+    first = agent("twin", REAL_ENGINE)
+    command = [EMEP, "agent", "--simulate", "4", "--name", "twin", "--api-url", server.url]
+    command += ["--state-dir", str(folder / "other"), "--engine-command", REAL_ENGINE]
+    environment = {**os.environ, "EMEP_AGENT_TOKEN": AGENT_SECRET}
+    second = subprocess.run(
+        command, check=False, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert second.returncode == 1
+    assert "an agent of node twin is alive already" in second.stderr
+    assert "Traceback" not in second.stderr
+    # The one that was there may be killed and start again at once.
+    first.kill()
+    first.wait()
+    again = agent("twin", REAL_ENGINE)
+    until(lambda: (folder / "agent.log").read_text().count("node twin offers") == 2)
+    again.terminate()
+    assert again.wait(300) == 0
+    until(lambda: not next(node for node in client.nodes().items if node["name"] == "twin")["alive"])
+    with (folder / "agent.log").open("ab") as log:
+        third = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        until(lambda: next(node for node in client.nodes().items if node["name"] == "twin")["alive"])
+    finally:
+        third.terminate()
+        third.wait(300)
+
+
 def test_a_real_engine_runs_to_its_result_on_granted_gpus(
     client: EmepClient, agent: Start, folder: Path
 ) -> None:

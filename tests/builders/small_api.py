@@ -171,6 +171,9 @@ class SmallApi:
     async def _health(self, name: str, report: HealthReport) -> Any:
         if name not in self.nodes:
             return problem(404, "Not found", f"there is no node {name}")
+        known = {gpu.index for gpu in self.nodes[name].gpus}
+        if unknown := {gpu.index for gpu in report.gpus} - known:
+            return problem(422, "Invalid", f"node {name} has no GPU {min(unknown)}", field="gpus")
         self._told(lambda: self.health.setdefault(name, []).append(report))
         return {}
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from emep.agent.folders import read_json, write_atomically
 from emep.agent.settings import AgentSettings, AgentStartError
 from emep.agent.telemetry import Telemetry
 from emep.api.schemas import HealthReport, NodeRequest
@@ -21,6 +23,7 @@ class NodeReporter:
 
     def __init__(self, settings: AgentSettings, telemetry: Telemetry, client: AsyncEmepClient) -> None:
         self._settings, self._telemetry, self._client = settings, telemetry, client
+        self._mark = settings.state_dir / "registered.json"
         self.gpus = {gpu.index: gpu for gpu in telemetry.describe()}
 
     def description(self) -> NodeRequest:
@@ -41,9 +44,11 @@ class NodeReporter:
     async def register(self) -> EmepError | None:
         """Announce the node; what stood in the way if that is worth another try.
 
-        Raises AgentStartError where the API refuses the secret or the description for good.
+        Raises AgentStartError where the API refuses the secret or the description for good, and where another
+        agent serves a node of this name.
         """
         try:
+            await self._check_alone()
             await self._client.raw(calls.register_node(self.description()))
         except EmepApiError as error:
             api = self._client.api_url
@@ -56,6 +61,7 @@ class NodeReporter:
             return error
         except EmepConnectionError as error:
             return error
+        self._note_registered()
         log.info(
             "node %s offers %d GPUs (%s) and %g CPUs to %s",
             self._settings.name,
@@ -66,9 +72,43 @@ class NodeReporter:
         )
         return None
 
+    async def _check_alone(self) -> None:
+        """Two agents of one name, on two hosts, would both start what one of them is granted.
+
+        They share no state folder, so one that has never registered from its own must find nobody alive.
+        Raises AgentStartError, or EmepError where the API cannot be asked.
+        """
+        name = self._settings.name
+        if self._settings.report_only or read_json(self._mark) == name:
+            return
+        try:
+            node = await self._client.raw(calls.node(name))
+        except EmepApiError as error:
+            if error.status == 404:
+                return
+            raise
+        if node["alive"]:
+            raise AgentStartError(
+                f"--name: an agent of node {name} is alive already, with another state folder than "
+                f"{self._settings.state_dir}: give each agent a name of its own, stop the other one, or wait "
+                "until it has been silent for the policy's lease.expiry"
+            )
+
+    def _note_registered(self) -> None:
+        """From now on this state folder is that of the node."""
+        try:
+            write_atomically(self._mark, json.dumps(self._settings.name))
+        except OSError as error:
+            log.warning("%s cannot be written: %s", self._mark, error)
+
     async def register_if_unknown(self, error: EmepError) -> None:
-        """Register anew with an API that has lost the node, as after its database was restored."""
-        if isinstance(error, EmepApiError) and error.status == 404:
+        """Register anew with an API that has lost the node or some of its GPUs.
+
+        As after its database was restored.
+        """
+        if isinstance(error, EmepApiError) and (
+            error.status == 404 or (error.status == 422 and error.field == "gpus")
+        ):
             with suppress(EmepError):
                 await self._client.raw(calls.register_node(self.description()))
 
