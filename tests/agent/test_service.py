@@ -342,5 +342,28 @@ def test_a_node_of_which_the_api_forgot_gpus_registers_anew(api: SmallApi, start
     api.until(lambda: len(api.nodes["n1"].gpus) == 4)
 
 
+def test_a_node_whose_state_folder_takes_nothing_offers_no_free_gpu(
+    api: SmallApi, start_agent: Start, folder: Path
+) -> None:
+    agent = start_agent("--simulate", "2", "--report-every", "200ms")
+    api.give(start_order("a1", gpus=(0,), steps=[["print", "on"], ["wait", str(folder / "go")]]))
+    api.until(lambda: api.log_text("a1"))
+    # What cannot be made in a full folder cannot be made in what is none either.
+    runs = agent.state_dir / "runs"
+    runs.rename(agent.state_dir / "away")
+    runs.touch()
+    api.give(start_order("a2", gpus=(1,)))
+    api.until(lambda: not api.health["n1"][-1].gpus[1].healthy)
+    report = api.health["n1"][-1].gpus
+    assert report[1].reason == "the agent's state folder takes nothing: Not a directory"
+    assert report[0].healthy, "what runs is not harmed"
+    runs.unlink()
+    (agent.state_dir / "away").rename(runs)
+    assert api.ended("a2").exit_code == 0
+    api.until(lambda: api.health["n1"][-1].gpus[1].healthy)
+    (folder / "go").touch()
+    assert api.ended("a1").exit_code == 0
+
+
 def stop(allocation_id: str, directive: Directive, grace: float) -> StopOrder:
     return StopOrder(allocation_id=allocation_id, epoch=1, directive=directive, grace_seconds=grace)

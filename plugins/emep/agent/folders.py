@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,19 @@ def write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def takes_files(folder: Path, size: int = 64 * 1024) -> bool:
+    """Whether a file of ``size`` bytes, more than an order has, can be written into the folder now."""
+    probe = folder / ".probe"
+    try:
+        probe.write_bytes(bytes(size))
+    except OSError:
+        return False
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+    return True
 
 
 def read_json(path: Path) -> Any:

@@ -6,13 +6,13 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
-from emep.agent.folders import read_json, write_atomically
+from emep.agent.folders import read_json, takes_files, write_atomically
 from emep.agent.settings import AgentSettings, AgentStartError
 from emep.agent.telemetry import Telemetry
-from emep.api.schemas import HealthReport, NodeRequest
+from emep.api.schemas import GpuHealth, HealthReport, NodeRequest
 from emep.client import AsyncEmepClient, EmepApiError, EmepConnectionError, EmepError, calls
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,8 @@ class NodeReporter:
         self._settings, self._telemetry, self._client = settings, telemetry, client
         self._mark = settings.state_dir / "registered.json"
         self.gpus = {gpu.index: gpu for gpu in telemetry.describe()}
+        self.cannot_start: str | None = None
+        """Why no work can be started on this node, since an order could not be carried out for it."""
 
     def description(self) -> NodeRequest:
         """The node as it registers."""
@@ -120,7 +122,10 @@ class NodeReporter:
         due = time.monotonic()
         while True:
             try:
-                gpus = await asyncio.to_thread(self._telemetry.sample, sessions())
+                held = sessions()
+                gpus = await asyncio.to_thread(self._telemetry.sample, held)
+                if self.cannot_start is not None:
+                    gpus = await asyncio.to_thread(self._without_free, gpus, held)
                 await self._client.raw(calls.report_health(self._settings.name, HealthReport(gpus=gpus)))
             except EmepError as error:
                 log.warning("health report: %s", error)
@@ -130,3 +135,15 @@ class NodeReporter:
                 log.exception("the GPUs' health could not be read")
             due = max(due + self._settings.report_every, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
+
+    def _without_free(self, gpus: Sequence[GpuHealth], held: Collection[int]) -> list[GpuHealth]:
+        """The report of a node that starts nothing: what runs goes on, but no free GPU is to be granted.
+
+        Else each job that is sent here would wait out its start deadline, again and again.
+        """
+        if takes_files(self._settings.state_dir / "runs"):
+            log.info("work can be started again")
+            self.cannot_start = None
+            return list(gpus)
+        bad = {"healthy": False, "reason": self.cannot_start}
+        return [gpu if gpu.index in held or not gpu.healthy else gpu.model_copy(update=bad) for gpu in gpus]

@@ -151,6 +151,7 @@ class Agent:
             folder = self._folders.create(order)
         except OSError as error:
             log.error("%s cannot be started, it is tried again: %s", key[0], error)
+            self._node.cannot_start = f"the agent's state folder takes nothing: {error.strerror or error}"
             return False
         if folder is None:
             return False
