@@ -69,7 +69,11 @@ def clear_task(session: Session, job: Job) -> int:
 
 def _check_state(job: Job, where: str, state: str, try_number: int) -> None:
     if try_number > job.try_number or state in _COMING:
-        raise ConflictError(f"{where} is tried again already (try {try_number}, {state})", state=state)
+        # A task that was deferred for the job is queued and running in the same try when it hears of the end.
+        again = "is tried again already"
+        if try_number == job.try_number:
+            again = f"has not heard of its job's end yet, or {again}"
+        raise ConflictError(f"{where} {again} (try {try_number}, {state})", state=state)
     if state == "up_for_retry":
         raise ConflictError(f"Airflow will try {where} again by itself", state=state)
     if state == "deferred":
