@@ -190,7 +190,7 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
             limit = format_duration(job.task_deadline - job.submitted_at)
             waited = "" if job.started_at is not None else f", and it never ran: {job.reason}"
             self.time_out(
-                tx, job, f"execution_timeout: the task's {limit} are over, waiting included{waited}"
+                tx, job, f"execution_timeout: over {limit} after the task asked, waiting included{waited}"
             )
 
         self.database.write(work)
