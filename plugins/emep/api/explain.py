@@ -72,6 +72,7 @@ def _waiting(job: JobView, waiting: Waiting) -> Explanation:
 
 def _ended_or_running(job: JobView) -> str:
     where = f" on {', '.join(job.nodes)}" if job.nodes and job.ended_at is None else ""
-    # All that a running job has for a reason is where it runs.
-    why = f": {job.reason}" if job.reason and job.state is not JobState.RUNNING else ""
+    # All that a running job has for a reason is where it runs, and many a completed one that it is completed.
+    says_more = job.reason != job.state.value and job.state is not JobState.RUNNING
+    why = f": {job.reason}" if job.reason and says_more else ""
     return f"Job {job.id} is {job.state.value}{where}{why}."

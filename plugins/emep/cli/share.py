@@ -77,11 +77,10 @@ def parse_weight(text: str) -> float:
 
 
 def _show(args: argparse.Namespace, document: dict[str, Any]) -> int:
-    from emep.cli import fail
-
+    """Print the tree. Raises UsageError for a queue that is not there."""
     entities = [one for one in document["entities"] if args.queue in (None, one["queue"])]
     if args.queue is not None and not entities:
-        return fail(f"there is no queue {args.queue!r}: `emep share` lists them")
+        raise UsageError(f"--queue: there is no queue {args.queue!r}: `emep share` lists them")
     if args.json:
         print_json({**document, "entities": entities})
         return 0
