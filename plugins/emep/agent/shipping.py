@@ -28,6 +28,7 @@ class LogShipper:
         self._batch = BATCH_BYTES
         self._finishing = asyncio.Event()
         self.refused = False
+        self._unreadable = False
 
     def finish(self) -> None:
         """Nothing is written any more: ``run`` returns once the API has all of it."""
@@ -66,6 +67,12 @@ class LogShipper:
                 file.seek(self._offset)
                 return file.read(self._batch)
         except FileNotFoundError:
+            return b""
+        except OSError as error:
+            # A disk that fails: the rest cannot be had, and the run's end must not wait for it.
+            if not self._unreadable:
+                log.warning("log of %s cannot be read: %s", self._allocation, error)
+            self._unreadable = True
             return b""
 
     async def _send(self, chunk: bytes, *, final: bool) -> bool:
