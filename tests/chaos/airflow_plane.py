@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -38,6 +39,8 @@ HEARTBEATS = {
     "triggerer": ("triggerer", "latest_triggerer_heartbeat"),
     "dag-processor": ("dag_processor", "latest_dag_processor_heartbeat"),
 }
+STUCK, ADOPTED = 60.0, 120.0
+"""Seconds: a task that is queued for longer is stuck, unless the scheduler may still adopt what another left."""
 QUICK = {
     # What was killed is missed after seconds, not minutes.
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "5",
@@ -76,6 +79,8 @@ class AirflowPlane:
                 del self.environment[f"AIRFLOW__DATABASE__SQL_ALCHEMY_{name}"]
             self.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = settings.database_url
         self._services: Services | None = None
+        self._queued: dict[TaskRow, float] = {}
+        """Since when a task has been seen queued, seconds of the monotonic clock."""
 
     def start(self, services: Services) -> None:
         """Migrate, start the four, wait until all beat and the DAG is there."""
@@ -135,6 +140,27 @@ class AirflowPlane:
         if not scheduler.is_alive() or scheduler.process is None:
             return []
         return busy_workers(scheduler.process.pid)
+
+    def unstick(self) -> bool:
+        """Restart the scheduler where a task stays queued, as ``docs/operate.md`` says; whether it was done.
+
+        What a worker of the LocalExecutor has taken, and not begun when it is killed, stays queued for ever:
+        Airflow's own timeout for that needs an executor that can take a task back.
+        """
+        assert self._services is not None
+        engine, now = self.database(), time.monotonic()
+        try:
+            queued = [task for task in self.tasks(engine) if task.state == "queued"]
+        finally:
+            engine.dispose()
+        self._queued = {task: self._queued.get(task, now) for task in queued}
+        scheduler = self._services.all["scheduler"]
+        since = max(min(self._queued.values(), default=now) + STUCK, scheduler.started_at + ADOPTED)
+        if scheduler.starting or now < since:
+            return False
+        # Asked politely it would wait for its workers, which may wait for each other.
+        scheduler.send(signal.SIGKILL)
+        return True
 
     def client(self) -> EmepClient:
         """An administrator's client, which does not repeat by itself."""

@@ -54,6 +54,9 @@ class Plane(Protocol):
     def victims(self) -> list[Found]:
         """Processes to kill beside the daemons, the agents and what these run."""
 
+    def unstick(self) -> bool:
+        """While all is to end: do what an operator would where something cannot; whether it was needed."""
+
     def tasks(self, engine: Engine) -> list[TaskRow]:
         """Airflow's tasks at the end."""
 
@@ -294,6 +297,8 @@ class Harness:
                 live = workload.live()
                 if not live and not workload.busy(live):
                     break
+            if self.plane.unstick():
+                self.counted["restarts for a task that stayed queued"] += 1
         workload.probe(limit=40)
 
     def _stop(self) -> list[str]:

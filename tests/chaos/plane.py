@@ -86,6 +86,10 @@ class ApiPlane:
         """Nothing beside the daemon itself."""
         return []
 
+    def unstick(self) -> bool:
+        """There is nothing that an operator would have to do."""
+        return False
+
     def tasks(self, engine: Engine) -> list[TaskRow]:
         """There is no Airflow."""
         return []

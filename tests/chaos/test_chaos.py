@@ -68,7 +68,7 @@ def test_every_invariant_holds_with_a_whole_airflow_under_it(tmp_path: Path) -> 
     done, report = chaos(
         tmp_path,
         *("--level", "airflow", "--database", "sqlite", "--outage", "0", "--freeze-every", "0"),
-        *("--kills", str(KILLS_WITH_AIRFLOW), "--kill-every", "4", "--settle", "240"),
+        *("--kills", str(KILLS_WITH_AIRFLOW), "--kill-every", "4", "--settle", "400"),
     )
     assert {name: found for name, found in report["invariants"].items() if found} == {}
     assert done.returncode == 0
