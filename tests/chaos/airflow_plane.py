@@ -40,7 +40,7 @@ HEARTBEATS = {
     "dag-processor": ("dag_processor", "latest_dag_processor_heartbeat"),
 }
 STUCK, ADOPTED = 60.0, 120.0
-"""Seconds: a task that is queued for longer is stuck, unless the scheduler may still adopt what another left."""
+"""Seconds: queued for longer is stuck, unless the scheduler may still adopt what another one left."""
 QUICK = {
     # What was killed is missed after seconds, not minutes.
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "5",
