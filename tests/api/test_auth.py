@@ -237,7 +237,8 @@ def test_restricted_classes_look_at_the_dag_that_the_service_account_names(api: 
     assert api.submit("emep", priority="critical", user="alice", airflow=gate).status_code == 201
     assert api.submit("emep", priority="critical", user="alice", airflow=other).status_code == 422
     assert api.submit("emep", priority="critical", user="op", airflow=other).status_code == 201
-    assert api.submit("alice", priority="critical", airflow=gate).status_code == 422
+    assert api.submit("alice", priority="critical").status_code == 422
+    assert api.submit("alice", priority="critical", airflow=gate).status_code == 403
     assert api.submit("admin", priority="critical").status_code == 201
 
 

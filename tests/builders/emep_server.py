@@ -65,7 +65,11 @@ def serve(folder: Path, port: int) -> None:
         for name in ("checkpoint_uri", "artifact_uri", "tracker_uri")
     }
     settings = make_settings(
-        agent_token=AGENT_SECRET, tick_seconds=float(os.environ.get(TICK, "0.2")), **files
+        agent_token=AGENT_SECRET,
+        # The account that operators of the tests ask through.
+        service_user="admin",
+        tick_seconds=float(os.environ.get(TICK, "0.2")),
+        **files,
     )
     # Tests wait for the end of a grace; two minutes would be long.
     file = os.environ.get(POLICY_FILE)

@@ -143,9 +143,9 @@ class Bench:
             job.allocation_id, Completion(epoch=job.epoch, exit_code=exit_code, **fields)
         )
 
-    def running(self, **fields: Any) -> JobView:
+    def running(self, by: str = "alice", **fields: Any) -> JobView:
         """A job that is submitted, granted, started on its nodes and has sent its first heartbeat."""
-        job = self.submit(**fields)
+        job = self.submit(by, **fields)
         self.plan()
         job = self.job(job)
         assert job.state.value == "starting", job.reason

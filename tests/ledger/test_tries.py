@@ -185,3 +185,15 @@ def test_a_request_that_is_sent_again_gets_its_own_job_whatever_was_completed_me
     second = bench.submit(**asked)
     bench.complete(first, 0)
     assert bench.submit(**asked).id == second.id
+
+
+def test_a_job_that_another_account_put_in_under_the_tasks_name_is_no_try_of_it(bench: Bench) -> None:
+    """As one may stand in a database that was written when each account could name a task."""
+    bench.node(gpus=4)
+    forged = bench.running("mallory", airflow=retried(1, last_try=True), spec=SPEC)
+    bench.complete(forged, 0, result={"invented": True})
+    again = bench.submit("emep", airflow=retried(2), spec=SPEC)
+    assert (again.state, again.result) == (JobState.PENDING, None)
+    holding = bench.running("mallory", airflow=retried(3), spec={**SPEC, "seed": 1})
+    later = bench.submit("emep", airflow=retried(4), spec={**SPEC, "seed": 2})
+    assert holding.id not in later.reason

@@ -27,7 +27,7 @@ def hold_back(tx: Transaction, row: dict[str, Any], patience: float) -> None:
         select(Job.id, Job.try_number)
         .join(Allocation, Allocation.job_id == Job.id)
         .join(AllocationNode, AllocationNode.allocation_id == Allocation.id)
-        .where(*_same_task(row["dag_id"], row["run_id"], row["task_id"], row["map_index"]))
+        .where(*_same_task(row))
         .where(Job.try_number < row["try_number"])
         .limit(1)
     ).first()
@@ -41,8 +41,8 @@ def completed_before(tx: Transaction, row: dict[str, Any], task: AirflowTask | N
 
     Its worker or Airflow's scheduler was lost between its end and the task's, so Airflow tries again: the
     work is not done twice for that. It is where a person has asked for that (the task was cleared, the run
-    deleted and triggered again, the job called off), and where nobody can tell whether it is the same work
-    (no SPEC).
+    deleted and triggered again, the job called off), and where nothing tells whether it is the same work
+    (no SPEC). Only jobs that the same account asked for count: see ``_same_task``.
     """
     if task is None or task.first_try is None or task.run_started_at is None or row["spec"] is None:
         return None
@@ -51,7 +51,7 @@ def completed_before(tx: Transaction, row: dict[str, Any], task: AirflowTask | N
     earlier = tx.session.execute(
         select(Job, Allocation.yield_cause)
         .join(Allocation, Allocation.id == Job.allocation_id)
-        .where(*_same_task(row["dag_id"], row["run_id"], row["task_id"], row["map_index"]))
+        .where(*_same_task(row))
         .where(Job.try_number >= task.first_try, Job.try_number < row["try_number"])
         .where(Job.state == JobState.COMPLETED.value, Job.runtime == row["runtime"])
         .where(Job.submitted_at >= task.run_started_at.timestamp())
@@ -77,7 +77,7 @@ def answer_letters(tx: Transaction, row: dict[str, Any]) -> None:
     if row["dag_id"] is None or row["try_number"] <= 1:
         return
     earlier = select(Job.id).where(
-        *_same_task(row["dag_id"], row["run_id"], row["task_id"], row["map_index"]),
+        *_same_task(row),
         Job.try_number < row["try_number"],
     )
     tx.session.execute(
@@ -106,7 +106,7 @@ def let_go(tx: Transaction, allocation: Allocation) -> None:
         return
     later = tx.session.scalars(
         select(Job)
-        .where(*_same_task(job.dag_id, job.run_id, job.task_id, job.map_index))
+        .where(*_same_task(_task_of(job)))
         # A job that never had an allocation has a time to wait for from hold_back alone.
         .where(Job.state == JobState.PENDING.value, Job.epoch == 0, Job.not_before > tx.now)
     ).all()
@@ -120,10 +120,17 @@ def let_go(tx: Transaction, allocation: Allocation) -> None:
         tx.emit("earlier_try_ended", job=waiting, reason=f"nothing of job {job.id} runs any more")
 
 
-def _same_task(dag_id: str, run_id: str | None, task_id: str | None, map_index: int) -> list[Any]:
-    return [
-        Job.dag_id == dag_id,
-        Job.run_id == run_id,
-        Job.task_id == task_id,
-        Job.map_index == map_index,
-    ]
+_TASK = ("submitted_by", "dag_id", "run_id", "task_id", "map_index")
+
+
+def _task_of(job: Job) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in _TASK}
+
+
+def _same_task(row: dict[str, Any]) -> list[Any]:
+    """What jobs of one task instance have in common.
+
+    The account is part of it: the API lets the service account alone name a task, so a job that another one
+    put in, under whatever name, is no try of it.
+    """
+    return [getattr(Job, name) == row[name] for name in _TASK]

@@ -37,11 +37,27 @@ MAX_IDS = 5000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
+def check_task(caller: Caller, request: JobRequest, settings: Settings) -> None:
+    """Only operators, which ask through EMEP's own account, know which task asks.
+
+    A later try of that task takes this job's result, so anyone else who names a task is refused
+    (ForbiddenError), administrators too.
+    """
+    if request.airflow is not None and caller.name != settings.service_user:
+        raise ForbiddenError(
+            f"airflow: only EMEP's service account ({settings.service_user}) may name the task that asks, "
+            f"not {caller.name}. Leave the field out; or, where this is the account of the connection "
+            "emep_default, name it in [emep] service_user",
+            field="airflow",
+        )
+
+
 def submitter_of(caller: Caller, request: JobRequest, settings: Settings) -> Submitter:
     """In whose name a request is taken in.
 
-    Raises ForbiddenError where the caller may not ask, or not for others.
+    Raises ForbiddenError where the caller may not ask, or not for others, or names a task of Airflow's.
     """
+    check_task(caller, request, settings)
     dag_id = request.airflow.dag_id if request.airflow else None
     if not may_edit_tasks(caller, dag_id):
         of = f" of DAG {dag_id}" if dag_id else ""

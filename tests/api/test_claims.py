@@ -1,0 +1,63 @@
+"""What a request says of itself is checked: the task that asks, and whose result it gets."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from .conftest import Api
+
+SPEC = {"engine": "merge", "input": {}, "output_uri": "file:///tmp/out"}
+INVENTED = {"status": "done", "metrics": {"accuracy": 1.0}}
+
+
+def task(try_number: int = 1, **fields: Any) -> dict[str, Any]:
+    begun = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    names = {"dag_id": "d", "run_id": "r", "task_id": "t", "first_try": 1, "run_started_at": begun}
+    return {**names, "try_number": try_number, **fields}
+
+
+def complete_by_hand(api: Api, who: str, job_id: str) -> None:
+    """As the asker of external work does: take the lease, begin, end it with a result of one's own."""
+    while not (allocation := api.call(who, "GET", f"/jobs/{job_id}").json()["allocation_id"]):
+        api.call(who, "GET", "/jobs:changes", params={"since": 0, "timeout": 1})
+    at = f"/allocations/{allocation}"
+    lease = api.call(who, "POST", f"{at}/lease", json={"started": True}).json()
+    token, epoch = lease["lease_token"], lease["epoch"]
+    assert api.call(token, "POST", f"{at}/heartbeat", json={"epoch": epoch}).status_code == 200
+    end = {"epoch": epoch, "exit_code": 0, "result": INVENTED}
+    assert api.call(token, "POST", f"{at}/complete", json=end).json()["state"] == "completed"
+
+
+@pytest.mark.parametrize("who", ["alice", "op", "admin"])
+def test_only_the_service_account_names_a_task(api: Api, who: str) -> None:
+    api.node()
+    before = api.call("op", "GET", "/jobs").json()["total"]
+    refused = api.submit(who, airflow=task())
+    assert (refused.status_code, refused.json()["field"]) == (403, "airflow")
+    batch = api.call(who, "POST", "/jobs:batch", json={"jobs": [{"spec": SPEC, "airflow": task()}]}).json()
+    assert batch["items"][0]["problem"]["field"] == "airflow"
+    assert api.call("op", "GET", "/jobs").json()["total"] == before
+    assert api.submit("emep", airflow=task()).status_code == 201
+
+
+def test_no_result_that_somebody_invented_reaches_the_next_try_of_a_task(api: Api) -> None:
+    api.node()
+    asked = {"spec": SPEC, "runtime": "external"}
+    forged = api.submit("alice", **asked, airflow=task())
+    assert forged.status_code == 403
+    own = api.submit("alice", **asked).json()["id"]
+    complete_by_hand(api, "alice", own)
+    real = api.submit("emep", **asked, airflow=task(2))
+    assert (real.status_code, real.json()["result"]) == (201, None)
+
+
+def test_the_try_after_a_lost_worker_takes_what_the_one_before_has_asked_for(api: Api) -> None:
+    api.node()
+    asked = {"spec": SPEC, "runtime": "external"}
+    first = api.submit("emep", **asked, airflow=task()).json()["id"]
+    complete_by_hand(api, "emep", first)
+    again = api.submit("emep", **asked, airflow=task(2))
+    assert (again.status_code, again.json()["id"], again.json()["result"]) == (200, first, INVENTED)
