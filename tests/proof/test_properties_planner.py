@@ -9,7 +9,7 @@ from tests.proof.effort import proof
 from tests.proof.worlds import World, worlds
 
 from emep.policy import Policy, parse_policy
-from emep.scheduling import Planner, plan
+from emep.scheduling import IncrementalPlanner, plan
 from emep.scheduling.model import Allocation, Job, Plan, Snapshot
 
 
@@ -17,7 +17,7 @@ class Follower:
     """Tells a planner how each snapshot differs from the last, and compares what the two decide."""
 
     def __init__(self, world: World, resets: frozenset[int] = frozenset()) -> None:
-        self.planner = Planner(world.nodes, world.policy)
+        self.planner = IncrementalPlanner(world.nodes, world.policy)
         self.pending: dict[str, Job] = {}
         self.running: dict[str, Allocation] = {}
         self.resets, self.plans = resets, 0

@@ -10,8 +10,9 @@ import pytest
 from tests.builders.scheduling import a_node
 
 from emep.scheduling import ClusterIndex
-from emep.scheduling._cover import Room, Take, cover
-from emep.scheduling._tight import tightest
+from emep.scheduling.placement.large_region import tightest
+from emep.scheduling.placement.room import CellCounts, Room
+from emep.scheduling.placement.small_region import cover
 
 
 def some_room(random: Random, nodes: int, *, kinds: bool, spread: bool) -> Room:
@@ -38,7 +39,7 @@ def some_room(random: Random, nodes: int, *, kinds: bool, spread: bool) -> Room:
     return Room(index, available, groups, by_node, spread)
 
 
-def every_choice(room: Room, need: int) -> list[Take]:
+def every_choice(room: Room, need: int) -> list[CellCounts]:
     """All ways to take ``need`` GPUs from all cells."""
     cells = np.flatnonzero(room.available).tolist()
     found = []

@@ -11,11 +11,11 @@ from tests.builders.replay import Replay, Work, work
 from tests.builders.scheduling import a_job, a_node, a_pool, running
 
 from emep.policy import Policy, parse_policy
-from emep.scheduling import ClusterIndex, Planner, plan
+from emep.scheduling import ClusterIndex, IncrementalPlanner, plan
 from emep.scheduling.model import Node, Plan, Snapshot
 
 
-def follow(planner: Planner) -> Callable[[Snapshot, Policy, float], Plan]:
+def follow(planner: IncrementalPlanner) -> Callable[[Snapshot, Policy, float], Plan]:
     """A planning function that keeps the planner told of what differs from one snapshot to the next."""
     pending: dict[str, object] = {}
     allocations: dict[str, object] = {}
@@ -93,7 +93,7 @@ def test_a_replay_with_the_kept_planner_is_the_replay_with_plan(seed: int, rules
     random = Random(seed)
     nodes, policy = some_nodes(random), parse_policy(rules)
     works = [some_work(random, number) for number in range(40)]
-    planner = Planner(nodes, policy)
+    planner = IncrementalPlanner(nodes, policy)
     history = Replay(nodes, policy, works, grace=5.0, planner=follow(planner)).run()
     assert history.runs
     assert history.cycles > 40
@@ -102,7 +102,7 @@ def test_a_replay_with_the_kept_planner_is_the_replay_with_plan(seed: int, rules
 def test_a_change_of_health_moves_what_can_be_placed() -> None:
     policy = parse_policy({})
     node = a_pool(4).build()
-    planner = Planner([node], policy)
+    planner = IncrementalPlanner([node], policy)
     planner.submit(a_job("x").gpus(4).limit(10).build())
     assert [start.job_id for start in planner.plan(0.0).starts] == ["x"]
     planner.reset([replace(node, gpus=(replace(node.gpus[0], foreign=True), *node.gpus[1:]))])
@@ -111,7 +111,7 @@ def test_a_change_of_health_moves_what_can_be_placed() -> None:
 
 def test_a_plan_changes_nothing_that_is_kept() -> None:
     policy = parse_policy({})
-    planner = Planner(ClusterIndex([a_pool(4).build()]), policy)
+    planner = IncrementalPlanner(ClusterIndex([a_pool(4).build()]), policy)
     planner.start(running(a_job("low").gpus(2).priority("low"), "n:0-1"))
     planner.submit(a_job("high").gpus(4).priority("high").limit(10).build())
     first = planner.plan(1.0)
@@ -120,7 +120,7 @@ def test_a_plan_changes_nothing_that_is_kept() -> None:
 
 
 def test_a_job_is_not_pending_twice() -> None:
-    planner = Planner([a_pool(4).build()], parse_policy({}))
+    planner = IncrementalPlanner([a_pool(4).build()], parse_policy({}))
     planner.submit(a_job("x").build())
     with pytest.raises(ValueError, match="x is pending already"):
         planner.submit(a_job("x").build())

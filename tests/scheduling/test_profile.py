@@ -8,8 +8,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from emep.scheduling._grid import Grid
-from emep.scheduling._profile import Profile
+from emep.scheduling.reservations.grid import Grid
+from emep.scheduling.reservations.profile import Profile
 
 
 def ends(random: Random, size: int) -> np.ndarray:

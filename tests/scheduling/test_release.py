@@ -10,10 +10,11 @@ import pytest
 from tests.builders.scheduling import a_job, a_node
 
 from emep.policy import parse_policy
-from emep.scheduling import ClusterIndex, _domains
-from emep.scheduling._release import earliest_release
-from emep.scheduling.eligibility import Request, request_of
-from emep.scheduling.placement import fits
+from emep.scheduling import ClusterIndex
+from emep.scheduling.cluster import domains as _domains
+from emep.scheduling.placement.feasibility import fits
+from emep.scheduling.request import Request, request_of
+from emep.scheduling.reservations.release import earliest_release
 
 
 def some_request(random: Random, index: ClusterIndex) -> Request:

@@ -26,8 +26,8 @@ from emep.ledger.snapshot import LedgerSnapshot
 from emep.ledger.tables import Clock, Lock
 from emep.policy import Policy
 from emep.scheduling import plan
+from emep.scheduling.collection import no_collection
 from emep.scheduling.model import Plan, Reason, Snapshot
-from emep.scheduling.plan import no_collection
 
 log = logging.getLogger(__name__)
 PlanFunction = Callable[[Snapshot, Policy, float], Plan]

@@ -1,8 +1,8 @@
 """The scheduling core: pure decisions over an immutable snapshot."""
 
-from emep.scheduling._index import ClusterIndex
+from emep.scheduling.cluster.index import ClusterIndex
+from emep.scheduling.pending import validate_job
 from emep.scheduling.plan import plan
-from emep.scheduling.planner import Planner
-from emep.scheduling.reject import validate_job
+from emep.scheduling.planner import IncrementalPlanner
 
-__all__ = ["ClusterIndex", "Planner", "plan", "validate_job"]
+__all__ = ["ClusterIndex", "IncrementalPlanner", "plan", "validate_job"]

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from emep.policy import Policy, ProjectPolicy
+from emep.policy.model import Policy, ProjectPolicy
 from emep.scheduling.model import Job, UsageRecord
 
 _DIGITS: Final = 9

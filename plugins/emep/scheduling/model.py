@@ -29,7 +29,7 @@ class GpuId(NamedTuple):
     """A GPU by its node's name and its index there; printed as ``node:index``."""
 
     node: str
-    index: int  # type: ignore[assignment]  # a field, where tuples have a method that nobody needs here
+    index: int  # type: ignore[assignment]  # a field; it hides a method of tuples that GpuId does not need
 
     def __str__(self) -> str:
         return f"{self.node}:{self.index}"
@@ -46,7 +46,7 @@ class Gpu:
     """Name of its NVLink group, unique in the cluster; it may be part of a node, a node, or span nodes."""
     state: GpuState = GpuState.HEALTHY
     foreign: bool = False
-    """Used by somebody outside EMEP: not EMEP's to give."""
+    """Used by a process outside EMEP: not EMEP's to give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything ``plan`` may know. Immutable: whoever builds it may cache derived indices beside it."""
+    """Immutable input of ``plan``. Callers may cache indices derived from it."""
 
     nodes: tuple[Node, ...]
     pending: tuple[Job, ...] = ()
@@ -167,9 +167,9 @@ class Snapshot:
     usage: tuple[UsageRecord, ...] = ()
     """Consumption of what has ended and of what runs, up to ``now``."""
     holds: tuple[Hold, ...] = ()
-    """GPUs promised by earlier plans (``Plan.holds``) to jobs that are still pending: kept from everybody
-    else until the job starts, also after its victims have gone. Without it only ``Allocation.held_for`` holds
-    GPUs, and only while the victim is still yielding."""
+    """GPUs promised by earlier plans (``Plan.holds``) to jobs that are still pending: kept from
+    other jobs until the job starts, also after its victims have gone. Without it only
+    ``Allocation.held_for`` holds GPUs, and only while the victim is still yielding."""
 
 
 class ReasonCode(str, Enum):

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 
-from emep.policy import Policy
-from emep.scheduling._entry import Entry, Leaf
-from emep.scheduling.eligibility import run_limit
+from emep.policy.model import Policy
 from emep.scheduling.fair_share import Entity, FairTree
 from emep.scheduling.model import Job
+from emep.scheduling.pending import Leaf, PendingJob
+from emep.scheduling.request import run_limit
 
 AmongEquals = tuple[float, float, float, str]
 """(starving first, size, submission, id)."""
@@ -55,7 +55,7 @@ def size_of(job: Job, policy: Policy) -> float:
     return size * max(job.gpu_count, 1) if policy.order == "smallest_area" else size
 
 
-class Line(list[tuple[AmongEquals, Entry]]):
+class Line(list[tuple[AmongEquals, PendingJob]]):
     """Jobs of one class and one user, in order."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Line(list[tuple[AmongEquals, Entry]]):
         self._sorts: Counter[tuple[bool, bool, int]] | None = None
         """How many there are of each (simple, quiet, GPUs); None: not counted."""
 
-    def enter(self, key: AmongEquals, entry: Entry) -> None:
+    def enter(self, key: AmongEquals, entry: PendingJob) -> None:
         """One more, at its place."""
         insort(self, (key, entry), key=_key)
         if self._sorts is not None:
@@ -76,7 +76,7 @@ class Line(list[tuple[AmongEquals, Entry]]):
             self._sorts[_sort_of(entry)] -= 1
 
     def none_fits(self, free: int, *, calm: bool) -> bool:
-        """Whether nobody here can start on so many free GPUs, or do anything else (``calm``: or preempt)."""
+        """Whether no job here can start on so many free GPUs, or do anything else (``calm``: or preempt)."""
         if self._sorts is None:
             self._sorts = Counter(_sort_of(entry) for _, entry in self)
         return all(
@@ -86,7 +86,7 @@ class Line(list[tuple[AmongEquals, Entry]]):
         )
 
 
-def _sort_of(entry: Entry) -> tuple[bool, bool, int]:
+def _sort_of(entry: PendingJob) -> tuple[bool, bool, int]:
     return entry.simple, entry.quiet, entry.job.gpu_count
 
 
@@ -96,7 +96,7 @@ class Lines:
     def __init__(self) -> None:
         self.by_class: dict[float, dict[Leaf, Line]] = {}
 
-    def line_of(self, entry: Entry) -> Line:
+    def line_of(self, entry: PendingJob) -> Line:
         """The line of the entry's class and user; made where there is none."""
         lines = self.by_class.get(entry.value)
         if lines is None:
@@ -107,7 +107,7 @@ class Lines:
         return line
 
     @staticmethod
-    def of(entries: Iterable[Entry], policy: Policy, now: float) -> Lines:
+    def of(entries: Iterable[PendingJob], policy: Policy, now: float) -> Lines:
         """The lines of these entries at ``now``."""
         made = Lines()
         for entry in entries:
@@ -118,7 +118,7 @@ class Lines:
         return made
 
 
-def _key(item: tuple[AmongEquals, Entry]) -> AmongEquals:
+def _key(item: tuple[AmongEquals, PendingJob]) -> AmongEquals:
     return item[0]
 
 
@@ -135,8 +135,8 @@ class PendingOrder:
         """Consumption has changed: the order of users is to be taken anew."""
         self._stale = True
 
-    def drop_line_if_hopeless(self, entry: Entry, free: int, *, calm: bool) -> None:
-        """Pass over the rest of the line of the entry just handed out, if nobody in it can start.
+    def drop_line_if_hopeless(self, entry: PendingJob, free: int, *, calm: bool) -> None:
+        """Pass over the rest of the line of the entry just handed out, if none in it can start.
 
         ``free``: GPUs in its pool; ``calm``: nothing can be preempted. Looked into again when GPUs have gone.
         """
@@ -144,7 +144,7 @@ class PendingOrder:
             self._looked_into[entry.value, entry.leaf] = free
             self._drop = self._lines.line_of(entry).none_fits(free, calm=calm)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[PendingJob]:
         for value in sorted(self._lines.by_class, reverse=True):
             lines = self._lines.by_class[value]
             if len(lines) == 1:
@@ -189,7 +189,7 @@ class _Merge:
                 self._left[id(entity)] = self._left.get(id(entity), 0) + 1
                 entity = entity.parent
 
-    def run(self, order: PendingOrder) -> Iterator[Entry]:
+    def run(self, order: PendingOrder) -> Iterator[PendingJob]:
         """All jobs; after each charge the tree is walked anew from the top."""
         order.take_stale()
         while self._left:
@@ -202,7 +202,7 @@ class _Merge:
                 if order.take_stale():
                     break
 
-    def _alone(self, entity: Entity, order: PendingOrder) -> Iterator[Entry]:
+    def _alone(self, entity: Entity, order: PendingOrder) -> Iterator[PendingJob]:
         """Jobs of one user, until there is a charge."""
         line = self._lines[id(entity)]
         for place in range(self._places[id(entity)], len(line)):
@@ -216,7 +216,7 @@ class _Merge:
                 return
         self._finish(entity)
 
-    def _together(self, tied: list[Entity], order: PendingOrder) -> Iterator[Entry]:
+    def _together(self, tied: list[Entity], order: PendingOrder) -> Iterator[PendingJob]:
         """Jobs of users that tie, until there is a charge."""
         heap = [self._head(place, entity) for place, entity in enumerate(tied)]
         heapify(heap)

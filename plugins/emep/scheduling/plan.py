@@ -7,16 +7,14 @@ in time), else preempts where it may, else reserves while its pool has reservati
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from emep.policy import Policy
-from emep.scheduling._cycle import Cycle
-from emep.scheduling._index import ClusterIndex
-from emep.scheduling._occupancy import Occupancy
+from emep.policy.model import Policy
+from emep.scheduling.cluster.index import ClusterIndex
+from emep.scheduling.cluster.occupancy import Occupancy
+from emep.scheduling.collection import no_collection
+from emep.scheduling.cycle import Cycle
 from emep.scheduling.model import Plan, Snapshot
 from emep.scheduling.order import Lines
+from emep.scheduling.pending import book_of
 from emep.scheduling.quota import Holdings
 
 
@@ -31,29 +29,13 @@ def plan(
     """Decide everything there is to decide at ``now`` (seconds, of the caller's epoch).
 
     ``index`` is ``ClusterIndex(snapshot.nodes)``, for callers that plan often over the same nodes.
-    ``explain=False`` leaves out ``Plan.waiting``, for callers that do not show it to anybody. The caller
+    ``explain=False`` leaves out ``Plan.waiting``, for callers that do not show it. The caller
     hands ``Plan.holds`` back as ``Snapshot.holds`` next time: a preemptor then finds what was freed for it.
 
     Raises ValueError where two nodes, or two GPUs of a node, have one name.
     """
     with no_collection():
         return _plan(snapshot, policy, now, index, explain=explain)
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Put off the collection of cyclic garbage.
-
-    A plan makes some 100,000 small objects and hardly a cycle: each full collection that they set off walks
-    the caller's whole heap, which took a third of the time of a plan of 10,000 jobs.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _plan(
@@ -65,7 +47,7 @@ def _plan(
     occupancy.add_all(snapshot.allocations)
     for allocation in snapshot.allocations:
         holdings.add_allocation(allocation, index)
-    book = index.book(policy)
+    book = book_of(index, policy)
     pending = book.entries(snapshot.pending)
     lines = Lines.of((entry for entry in pending if entry.verdict is None), policy, now)
     cycle = Cycle(occupancy, holdings, book, now, pending, snapshot.usage, snapshot.holds, explain=explain)

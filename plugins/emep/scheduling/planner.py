@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from emep.policy import Policy
-from emep.scheduling._cycle import Cycle
-from emep.scheduling._entry import Entry, EntryBook
-from emep.scheduling._index import ClusterIndex
-from emep.scheduling._occupancy import Occupancy
-from emep.scheduling.explain import Explainer
+from emep.policy.model import Policy
+from emep.scheduling.cluster.index import ClusterIndex
+from emep.scheduling.cluster.occupancy import Occupancy
+from emep.scheduling.collection import no_collection
+from emep.scheduling.cycle import Cycle
+from emep.scheduling.explain.reasons import Explainer
 from emep.scheduling.model import Allocation, Hold, Job, Node, Plan, Reason, UsageRecord
 from emep.scheduling.order import AmongEquals, Lines, key_among_equals
-from emep.scheduling.plan import no_collection
+from emep.scheduling.pending import PendingJob, PendingJobs, book_of
 from emep.scheduling.quota import Holdings
 
 
-class Planner:
+class IncrementalPlanner:
     """Tell it of jobs that arrive and leave, of allocations that start, change and end, then ask for plans.
 
     It takes nothing from its own plans: a start that is carried out is reported back by ``leave`` and
@@ -34,15 +34,15 @@ class Planner:
         self.reset(nodes)
 
     def reset(self, nodes: Iterable[Node] | ClusterIndex) -> None:
-        """The nodes have changed (health, drains, others' use): everything is worked out anew from them."""
+        """The nodes have changed (health, drains, others' use): everything is computed anew from them."""
         self.index = nodes if isinstance(nodes, ClusterIndex) else ClusterIndex(tuple(nodes))
-        self._book: EntryBook = self.index.book(self.policy)
+        self._book: PendingJobs = book_of(self.index, self.policy)
         self._occupancy = Occupancy(self.index, self.policy)
         self._holdings = Holdings(self.policy)
         self._occupancy.add_all(self._running.values())
         for allocation in self._running.values():
             self._holdings.add_allocation(allocation, self.index)
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, PendingJob] = {}
         self._keys: dict[str, AmongEquals] = {}
         self._lines = Lines()
         for job in self._pending.values():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from emep.policy import Policy
-from emep.scheduling._index import ClusterIndex
+from emep.policy.model import Policy
+from emep.scheduling.cluster.index import ClusterIndex
 from emep.scheduling.model import Allocation, Job
 
 
@@ -101,7 +101,7 @@ class Holdings:
         ]
 
     def guarantee_left(self, job: Job, pool: str) -> bool:
-        """Whether somebody above the job has a guarantee in the pool that the job would still be within."""
+        """Whether an owner above the job has a guarantee in the pool that the job would still be within."""
         return any(
             self.held_in(limit, pool) + job.gpu_count <= limit.guaranteed[pool]
             for limit in self.limits(job)
@@ -111,7 +111,7 @@ class Holdings:
     def borrowed(self, job: Job, pool: str) -> float:
         """How many GPUs of the pool may be taken back from the job's owners: what is beyond guarantees.
 
-        The least over everybody above the job who has a guarantee; without any, all is borrowed (inf).
+        The least over all owners above the job that have a guarantee; without any, all is borrowed (inf).
         """
         return min(
             (

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
-from emep.policy import Policy
 from emep.policy.errors import suggest
-from emep.scheduling._host import HostRoom, capped
-from emep.scheduling._index import NO_GROUP, BoolArray, ClusterIndex, Filter, IntArray
-from emep.scheduling.eligibility import Request
-from emep.scheduling.model import Job, Node, Reject, RejectCode
-from emep.scheduling.placement import domains_at, fits
+from emep.policy.model import Policy
+from emep.scheduling.cluster.arrays import BoolArray, IntArray
+from emep.scheduling.cluster.hosts import HostRoom, capped
+from emep.scheduling.cluster.index import NO_GROUP, ClusterIndex, Filter
+from emep.scheduling.model import Job, RejectCode
+from emep.scheduling.placement.feasibility import domains_at, fits
 from emep.scheduling.quota import Limit, limits_of
+from emep.scheduling.request import Request
 from emep.units import count_of, format_memory
-
-
-def validate_job(job: Job, nodes: Sequence[Node] | ClusterIndex, policy: Policy) -> Reject | None:
-    """Why the job can never run; None if it could run on the healthy, empty cluster.
-
-    A pool without any known node rejects nothing for its size: its nodes may not have reported yet.
-    """
-    index = nodes if isinstance(nodes, ClusterIndex) else ClusterIndex(nodes)
-    # An index remembers what it has said of jobs alike.
-    verdict = index.book(policy).make(job).verdict
-    return None if verdict is None else Reject(job.id, *verdict)
-
 
 Verdict = tuple[RejectCode, str, str]
 """Code, message, field of the job."""

@@ -1,6 +1,7 @@
 """The production scheduler as the event loop drives it: told of every change, asked for a plan.
 
-A kept ``Planner`` decides just what ``plan`` decides of a snapshot of everything, in a fraction of the time.
+A kept ``IncrementalPlanner`` decides just what ``plan`` decides of a snapshot of everything, in a fraction of
+the time.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from emep.policy import Policy
-from emep.scheduling import ClusterIndex, Planner
+from emep.scheduling import ClusterIndex, IncrementalPlanner
 from emep.scheduling.model import Allocation, Hold, Job, Node, Plan, UsageRecord
 from emep.simulation.strategies import Strategy
 
@@ -43,7 +44,7 @@ class KeptScheduler:
         """``strategy`` replaces best fit, for studies only."""
         self._strategy = strategy
         self._nodes: tuple[Node, ...] = ()
-        self._planner = Planner((), policy)
+        self._planner = IncrementalPlanner((), policy)
         self._pending: set[str] = set()
         self._holds: tuple[Hold, ...] = ()
 

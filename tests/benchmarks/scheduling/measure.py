@@ -16,7 +16,7 @@ from tests.benchmarks.scheduling.load import cluster, snapshot
 from tests.benchmarks.scheduling.replays import churn, cohorts
 
 from emep.policy import default_policy
-from emep.scheduling import ClusterIndex, Planner, plan, validate_job
+from emep.scheduling import ClusterIndex, IncrementalPlanner, plan, validate_job
 from emep.scheduling.model import Allocation, GpuId, Job
 
 POLICY = default_policy().for_simulation()
@@ -95,7 +95,7 @@ def preemption() -> None:
         {"gpu_count": 500},
     )
     for fields in asked:
-        planner = Planner(ClusterIndex(nodes), POLICY)
+        planner = IncrementalPlanner(ClusterIndex(nodes), POLICY)
         for one in busy:
             planner.start(one)
         planner.submit(Job("x", 0.0, priority="critical", max_duration=100.0, **fields))  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from random import Random
 from tests.benchmarks.scheduling.load import cluster
 
 from emep.policy import Policy, default_policy, parse_policy
-from emep.scheduling import Planner
+from emep.scheduling import IncrementalPlanner
 from emep.scheduling.model import Allocation, Gpu, Job, Node, UsageRecord
 
 
@@ -32,7 +32,7 @@ class Done:
 
 def replay(nodes: tuple[Node, ...], policy: Policy, jobs: list[Job], *, usage: bool) -> Done:
     """Run jobs (by submission, each with a limit that is its duration) until all are done."""
-    planner, done = Planner(nodes, policy), Done()
+    planner, done = IncrementalPlanner(nodes, policy), Done()
     ends: list[tuple[float, str]] = []
     running: dict[str, Allocation] = {}
     used: dict[tuple[str, str, str], float] = {}

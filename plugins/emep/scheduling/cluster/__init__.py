@@ -1,0 +1,1 @@
+"""The cluster as arrays, and what runs on it."""

@@ -1,0 +1,1 @@
+"""Why a job waits, its score and its estimated start."""

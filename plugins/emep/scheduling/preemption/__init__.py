@@ -1,0 +1,1 @@
+"""Which running jobs make room for one that cannot be placed."""

@@ -1,0 +1,1 @@
+"""GPUs, cores and memory over time: what is reserved for whom, and what may start without delaying it."""
