@@ -112,6 +112,8 @@ class Context:
     """True once told to yield: checkpoint, then raise ``Preempted``."""
     progress: Callable[[str, int, int], None] = lambda what, done, total: None
     """``progress("tensors", 12, 146)``: one line in the log, one update of the bar."""
+    say: Callable[[str], None] = lambda line: None
+    """One line for people in the log: what they should know of a result, a warning."""
     rank: int = 0
     world_size: int = 1
     """One process per GPU where an engine uses several; ranks share ``output_uri`` and split the work by

@@ -103,6 +103,7 @@ def _context(path: Path, stop: StopRequest, messages: Messages) -> Context:
         checkpoints=checkpoints,
         stop_requested=stop.is_set,
         progress=lambda what, done, total: messages.send("progress", what=what, done=done, total=total),
+        say=lambda line: print(line, flush=True),  # noqa: T201 - the job's log
         rank=rank,
         world_size=world,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from engines.artifacts import combine_digests
-from engines.benchmark.rows import Row, read_rows
+from engines.benchmark.rows import Row, read_of, read_rows
 from engines.benchmark.scoreboard import main_metric, scoreboard, table
 from engines.contract import BadInputError, Context, Outcome
 from engines.evaluation.book import ScoreBook
@@ -20,7 +20,7 @@ from engines.inference.backend import BackendOptions
 if TYPE_CHECKING:
     from engines.inference.causal import CausalBackend
 
-OPTIONAL = ("models", "recipes", "uniform", "limit", "save_every", *BACKEND_FIELDS)
+OPTIONAL = ("models", "recipes", "uniform", "of", "limit", "save_every", *BACKEND_FIELDS)
 
 
 def run(context: Context) -> Outcome:
@@ -32,6 +32,7 @@ def run(context: Context) -> Outcome:
     given = context.spec.input
     check_fields("benchmark", given, ("tasks",), OPTIONAL)
     rows, tasks = read_rows(given), load_tasks(texts(given, "tasks"))
+    read_of(given, rows)
     work = _Benchmark(context, tasks)
     work.models(rows)
     work.recipes(rows)
@@ -46,6 +47,7 @@ def run(context: Context) -> Outcome:
         tasks={task.name: task.digest for task in tasks},
         limit=work.limit,
         backend=next(iter(work.done.values())).backend,
+        of=read_of(given, rows),
     )
     text = context.artifacts.put_bytes("scoreboard.txt", table(board).encode())
     document = context.artifacts.put_json("scoreboard.json", board)

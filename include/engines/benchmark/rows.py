@@ -5,7 +5,7 @@ named models on disk, named recipes merged in memory, and the best uniform avera
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,19 @@ def read_rows(given: Mapping[str, Any]) -> list[Row]:
         if names.count(name) > 1:
             raise BadInputError(f"input: the name '{name}' is given twice", field="input.recipes")
     return rows
+
+
+def read_of(given: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, str]:
+    """``of``: by a row's name, what the row is, shown beside it. Raises BadInputError where it is wrong."""
+    value = _named(given, "of")
+    names = [row.name for row in rows if row.group is None]
+    for name, text in value.items():
+        field = f"input.of.{name}"
+        if name not in names:
+            raise BadInputError(f"{field}: there is no such row; rows: {', '.join(names)}", field=field)
+        if not isinstance(text, str) or not text.isprintable():
+            raise BadInputError(f"{field}: {text!r} must be a text of one line", field=field)
+    return dict(value)
 
 
 def _named(given: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -18,8 +18,9 @@ def scoreboard(
     tasks: Mapping[str, str],
     limit: int | None,
     backend: Mapping[str, Any],
+    of: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The document. ``metrics`` and ``failures`` by row name; ``tasks``: digest by name.
+    """The document. ``metrics``, ``failures``, ``of`` (what it is) by row name; ``tasks``: digest by name.
 
     A group's rows become one line, that of the best combined score; all of them are listed under ``groups``.
     """
@@ -27,6 +28,8 @@ def scoreboard(
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         line = _line(row.name, metrics.get(row.name), failures.get(row.name))
+        if of and row.group is None and row.name in of:
+            line["of"] = of[row.name]
         if row.group is None:
             lines.append(line)
             continue

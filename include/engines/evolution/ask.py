@@ -10,7 +10,7 @@ from typing import Any
 
 from engines.contract import Context, Outcome
 from engines.evaluation.settings import count, text
-from engines.evolution.baselines import single_recipes, uniform_recipes
+from engines.evolution.baselines import LINEAR, ONE_MODEL, UNIFORM, single_recipes, uniform_recipes
 from engines.evolution.genes import quantised
 from engines.evolution.keys import eval_hash, generation_seed, recipe_hash
 from engines.evolution.optimizer import CmaEs
@@ -27,10 +27,12 @@ def run(context: Context) -> Outcome:
     """
     given = context.spec.input
     records = Records(text(given, "run_uri"))
+    records.refuse_strangers()
     before = records.run()
-    now = settings_from_input(given, context.spec.seed, before["inputs"] if before else None)
+    known = RunSettings.from_json(before).inputs if before is not None else None
+    now = settings_from_input(given, context.spec.seed, known)
     generation, batch = count(given, "generation", 0, least=0), count(given, "batch", 1)
-    settings = RunSettings.from_json(before or records.begin(now.to_json()))
+    settings = RunSettings.from_json(records.begin(now.to_json()))
     check_same(settings, now, records.store.uri)
     ask = records.ask(generation)
     if ask is None:
@@ -60,9 +62,11 @@ def make_ask(settings: RunSettings, records: Records, generation: int) -> dict[s
         candidates.append({**entry, "genes": list(genes), "values": space.values(genes)})
     baselines = []
     if generation == 0 and settings.baselines:
-        named = {**single_recipes(settings.recipe), **uniform_recipes(settings.recipe)}
-        for number, (name, recipe) in enumerate(named.items(), start=len(candidates)):
-            baselines.append({**_candidate(settings, number, recipe), "name": name})
+        named = [(ONE_MODEL, *entry) for entry in single_recipes(settings.recipe).items()]
+        for name, recipe in uniform_recipes(settings.recipe).items():
+            named.append((LINEAR if name == LINEAR else UNIFORM, name, recipe))
+        for number, (kind, name, recipe) in enumerate(named, start=len(candidates)):
+            baselines.append({**_candidate(settings, number, recipe), "name": name, "kind": kind})
     return {
         "generation": generation,
         "seed": seed,

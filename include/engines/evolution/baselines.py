@@ -10,6 +10,9 @@ from engines.merge.recipe import load_recipe, parse_recipe, start_values, substi
 GRID = tuple(round(0.1 * step, 1) for step in range(1, 11))
 """Common weights 0.1 .. 1.0."""
 LINEAR = "linear average"
+UNIFORM = "uniform average"
+ONE_MODEL = "one model"
+"""Kinds of baselines; the first is the name of the only one of its kind."""
 
 
 def uniform_recipes(
@@ -29,6 +32,14 @@ def uniform_recipes(
                 "task_arithmetic", base, dict.fromkeys(parents, weight), data
             )
     return found
+
+
+def kind_of(baseline: Mapping[str, Any]) -> str:
+    """Which kind a baseline's record is; those of earlier versions have only a name."""
+    kind, name = baseline.get("kind"), str(baseline["name"])
+    if kind is not None:
+        return str(kind)
+    return LINEAR if name == LINEAR else UNIFORM if name.startswith("uniform ") else ONE_MODEL
 
 
 def single_recipes(recipe: Mapping[str, Any] | str) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engines.artifacts import path_to_uri
+from engines.artifacts import path_to_uri, uri_to_path
 from engines.contract import BadInputError, ExitCode
 
 
@@ -22,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--report-tasks",
         nargs="+",
         metavar="TASK.jsonl",
-        help="items of the final report: must not be searched on",
+        help="items that the search must not see: after it the best recipe, its start, the models and the "
+        "best uniform average are scored on them, in OUT/report/scoreboard.json and .txt",
     )
     parser.add_argument("--generations", type=int, default=5, help="default: 5")
     parser.add_argument("--population", type=int, default=30, help="candidates per generation (default: 30)")
@@ -62,18 +63,35 @@ def run(arguments: argparse.Namespace) -> int:
         extra=extra,
     )
     metrics = evolve(settings, _line)
+    if arguments.report_tasks:
+        _report(settings.run_uri, arguments.report_tasks, arguments.device)
+    for warning in metrics["warnings"]:
+        sys.stderr.write(f"emep-engine: warning: {warning}\n")
     sys.stdout.write(
-        f"best {metrics['best_score']:.4f} after {metrics['evaluations']} evaluations: "
-        f"{arguments.out / 'best.yaml'}\n"
+        f"best {metrics['best_score']:.4f} ({metrics['best_name']}) after {metrics['evaluations']} "
+        f"evaluations: {arguments.out / 'best.yaml'}\n"
     )
     return int(ExitCode.DONE)
 
 
+def _report(run_uri: str, tasks: list[str], device: str) -> None:
+    from engines.evolution.report import write_report
+
+    outcome = write_report(run_uri, tasks, device=device)
+    board = uri_to_path(outcome.outputs["table"].uri)
+    sys.stdout.write(f"{board.read_text(encoding='utf-8')}report: {board}\n")
+
+
 def _line(metrics: dict[str, Any]) -> None:
-    mean = metrics["generation_mean"]
+    """One generation: its own best and mean, and the best so far, baselines included."""
     sys.stdout.write(
-        f"generation {metrics['generation']}: best {metrics['best_score']:.4f}, "
-        f"mean {'-' if mean is None else format(mean, '.4f')}, "
-        f"{metrics['evaluations']} evaluations, {metrics['failed']} failed, sigma {metrics['sigma']:.3f}\n"
+        f"generation {metrics['generation']}: best {_score(metrics['generation_best'])}, "
+        f"mean {_score(metrics['generation_mean'])}, so far {metrics['best_score']:.4f} "
+        f"({metrics['best_name']}), {metrics['evaluations']} evaluations, {metrics['failed']} failed, "
+        f"sigma {metrics['sigma']:.3f}\n"
     )
     sys.stdout.flush()
+
+
+def _score(value: float | None) -> str:
+    return "-" if value is None else format(value, ".4f")

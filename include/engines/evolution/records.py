@@ -2,7 +2,7 @@
 
 ``run.json`` (what is searched), ``gen/G/ask.json`` (candidates), ``results/EVAL_HASH.json`` (scores),
 ``gen/G/tell.json`` (what the optimizer was told), each written once: whoever comes second reads the first's.
-``optimizer.json`` and ``best.*`` follow from the tells and are written anew each time.
+``optimizer.json`` and ``best.*`` follow from all tells and are replaced where these say something new.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from engines.artifacts import ArtifactStore, canonical_json, open_store
 from engines.contract import BadInputError, Output
 
 SCHEMA_VERSION = 1
+_OURS = ("best.yaml", "best.json", "optimizer.json", "gen", "results", "report")
 
 
 class Records:
@@ -28,6 +29,17 @@ class Records:
     def run(self) -> dict[str, Any] | None:
         """What is searched; None before the first ask."""
         return self._read("run.json")
+
+    def refuse_strangers(self) -> None:
+        """Raises BadInputError where what this run would write is there and no evolution wrote it."""
+        taken = self.strangers()
+        if taken:
+            raise BadInputError(
+                f"{self.store.uri} holds {', '.join(taken)}, but no evolution began there; "
+                "choose another folder, or move what is there",
+                file=self.store.uri_of(taken[0]),
+                field="input.run_uri",
+            )
 
     def need_run(self) -> dict[str, Any]:
         """What is searched. Raises BadInputError before the first ask."""
@@ -94,6 +106,26 @@ class Records:
                 )
             found.append(tell)
         return found
+
+    def told(self, generation: int) -> list[dict[str, Any]]:
+        """Tells of all generations up to one, and of those after it that were told before (a longer run of
+        the same search). Raises BadInputError where one up to ``generation`` is missing.
+        """
+        found = self.tells(generation + 1)
+        while (tell := self.tell(len(found))) is not None:
+            found.append(tell)
+        return found
+
+    def strangers(self) -> list[str]:
+        """Names under which this run would write, taken although no evolution has begun here."""
+        if self.store.exists("run.json"):
+            return []
+        return [key for key in _OURS if self.store.exists(key)]
+
+    def put(self, key: str, data: bytes) -> None:
+        """Replace a record whole, and only where it says something else."""
+        if not self.store.exists(key) or self.store.get_bytes(key) != data:
+            self.store.put_bytes(key, data)
 
     def output(self, key: str) -> Output:
         """A record as an engine's output."""

@@ -26,9 +26,12 @@ from engines.evolution.keys import backend_identity
 from engines.evolution.objective import Objective
 from engines.evolution.optimizer import CmaEs
 from engines.inference.backend import BackendOptions
+from engines.merge.compatibility import check_recipe
 from engines.merge.recipe import load_recipe, parse_recipe, start_values, substitute
 
 LARGEST_POPULATION = 4096
+_LONG = ("recipe", "inputs", "tasks")
+"""Settings too long to be shown in a sentence."""
 REQUIRED = ("run_uri", "recipe", "tasks", "generation", "population", "batch")
 OPTIONAL = ("objective", "report_tasks", "limit", "sigma", "baselines", *BACKEND_FIELDS)
 DEFAULT_SIGMA = 0.2
@@ -106,7 +109,18 @@ class RunSettings:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RunSettings:
-        """The reverse of ``to_json``."""
+        """The reverse of ``to_json``. Raises BadInputError for a ``run.json`` of something else."""
+        try:
+            return cls._from_json(data)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise BadInputError(
+                f"run.json is no record of an evolution ({error!r}); choose another folder",
+                file="run.json",
+                field="input.run_uri",
+            ) from error
+
+    @classmethod
+    def _from_json(cls, data: Mapping[str, Any]) -> RunSettings:
         return cls(
             recipe=data["recipe"],
             seed=data["seed"],
@@ -138,6 +152,8 @@ def settings_from_input(
         raise BadInputError("input.recipe: must be a mapping, YAML text or a path", field="input.recipe")
     recipe, file = load_recipe(given["recipe"])
     space = Space.of(recipe)
+    if known is None:  # as the compatibility check: every bound, and the plan at the start
+        check_recipe(recipe, file=file)
     parsed = parse_recipe(space.recipe_of(space.start()), file=file)
     tasks = load_tasks(texts(given, "tasks"))
     if given.get("report_tasks"):
@@ -198,8 +214,10 @@ def check_same(run: RunSettings, now: RunSettings, where: str) -> None:
         settings.pop("batch_size")
     for key, value in first.items():
         if second[key] != value:
+            shown = f" ({value!r}, not {second[key]!r})" if key not in _LONG else ""
             raise BadInputError(
-                f"input.{key}: differs from what {where} was started with; use a new run_uri",
+                f"input.{key}: differs from what {where} was started with{shown}; the scores of the two are "
+                "not comparable: choose another folder (OUT, run_uri)",
                 field=f"input.{key}",
             )
 

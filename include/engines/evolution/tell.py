@@ -1,19 +1,24 @@
-"""evolve_tell: a generation's scores to the optimizer, once, and the best recipe so far. Imports no torch."""
+"""evolve_tell: a generation's scores to the optimizer, once, and the best recipe ever told; without torch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from engines.artifacts import canonical_json
 from engines.contract import BadInputError, Context, EngineError, Outcome
 from engines.evaluation.settings import check_fields, count, text
 from engines.evolution.ask import replay
+from engines.evolution.baselines import kind_of
+from engines.evolution.best import SEARCH, Best, best_of, described, write_best
 from engines.evolution.records import Records
 from engines.evolution.run_settings import RunSettings
 
 MOST_LOST = 0.5
 """Share of a generation that may be lost to the infrastructure; above it nothing is told."""
+FAILED_IN_A_ROW = 3
+"""Wholly failed generations after which a search ends."""
 
 
 class GenerationLost(EngineError):
@@ -30,11 +35,25 @@ class GenerationLost(EngineError):
         )
 
 
+class SearchEnded(BadInputError):
+    """Generation after generation failed wholly: the search goes nowhere, and what it has found is kept."""
+
+    def __init__(self, generation: int, reason: str, best: str, where: str) -> None:
+        super().__init__(
+            f"generations {generation - FAILED_IN_A_ROW + 1} to {generation}: every candidate failed, in the "
+            f"last one because: {reason}; the search ends here with its state kept, and {best}: {where}",
+            code="all_failed",
+            field="input.recipe",
+        )
+
+
 def run(context: Context) -> Outcome:
     """Tell generation ``generation`` of the run under ``run_uri``.
 
-    Outputs ``tell`` and ``best`` (a plain recipe). Telling again changes nothing. Raises GenerationLost, and
-    BadInputError where the generation was not asked for or every candidate failed by its own fault.
+    Outputs ``tell`` and ``best`` (a plain recipe: the best that was ever told in this run, baselines and
+    later generations included). Telling again changes nothing. Raises GenerationLost, SearchEnded after so
+    many wholly failed generations in a row, and BadInputError where the generation was not asked for, or
+    every candidate failed by its own fault and nothing has a score yet.
     """
     given = context.spec.input
     check_fields("evolve_tell", given, ("run_uri", "generation"), ())
@@ -42,19 +61,36 @@ def run(context: Context) -> Outcome:
     generation = count(given, "generation", 0, least=0)
     ask = records.need_ask(generation)
     settings = RunSettings.from_json(records.need_run())
-    tell = records.tell(generation)
-    if tell is None:
-        tell = records.write_tell(generation, make_tell(settings, records, ask))
-    tells = records.tells(generation + 1)
-    optimizer = replay(settings, records, generation + 1)
-    records.store.put_json("optimizer.json", optimizer.state())
-    best = best_of(tells)
-    write_best(records, settings, best)
+    if records.tell(generation) is None:
+        made = make_tell(settings, records, ask)
+        # The best first: killed between the two, the folder holds it, and the next tell is the same.
+        write_best(records, settings, [*records.tells(generation), made])
+        records.write_tell(generation, made)
+    tells, best = _keep(records, settings, generation)
+    metrics = summary(tells, generation)
+    for warning in metrics["warnings"]:
+        context.say(f"warning: {warning}")
+    failures = failed_in_a_row(tells, generation)
+    if failures >= FAILED_IN_A_ROW:
+        sentence = described(best, best_of(tells, baselines=False))
+        raise SearchEnded(
+            generation, str(_reason(tells[generation])), sentence, records.store.uri_of("best.yaml")
+        )
     return Outcome(
         outputs={"tell": records.output(f"gen/{generation}/tell.json"), "best": records.output("best.yaml")},
-        metrics={**summary(tells), "sigma": optimizer.state()["sigma"]},
+        metrics={**metrics, "sigma": replay(settings, records, generation + 1).state()["sigma"]},
         input_digests=settings.digests,
     )
+
+
+def _keep(records: Records, settings: RunSettings, generation: int) -> tuple[list[dict[str, Any]], Best]:
+    """Write what follows from all tells, those of later generations too, until no new one has come."""
+    while True:
+        tells = records.told(generation)
+        records.put("optimizer.json", canonical_json(replay(settings, records, len(tells)).state()))
+        best = write_best(records, settings, tells)
+        if records.tell(len(tells)) is None:
+            return tells, best
 
 
 def make_tell(settings: RunSettings, records: Records, ask: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,15 +110,33 @@ def make_tell(settings: RunSettings, records: Records, ask: Mapping[str, Any]) -
     lost = len({entry["eval_hash"] for entry in candidates if entry["code"] == "lost"})
     if lost > MOST_LOST * total:
         raise GenerationLost(generation, lost, total)
-    if all(entry["value"] is None for entry in candidates):
-        first = next(entry for entry in candidates if entry["code"] != "lost")
+    baselines = [
+        {**_told(settings, records, entry), "name": entry["name"], "kind": kind_of(entry)}
+        for entry in ask["baselines"]
+    ]
+    tell = {"generation": generation, "candidates": candidates, "baselines": baselines}
+    if best_of([*records.tells(generation), tell]) is None:
         raise BadInputError(
-            f"generation {generation}: every candidate failed, the first because: {first['reason']}",
+            f"generation {generation}: every candidate failed, the first because: {_reason(tell)}",
             code="all_failed",
             field="input.recipe",
         )
-    baselines = [{**_told(settings, records, entry), "name": entry["name"]} for entry in ask["baselines"]]
-    return {"generation": generation, "candidates": candidates, "baselines": baselines}
+    return tell
+
+
+def failed_in_a_row(tells: Sequence[Mapping[str, Any]], generation: int) -> int:
+    """How many generations up to this one, this one included, have no candidate with a score."""
+    counted = 0
+    for tell in reversed(tells[: generation + 1]):
+        if any(entry["value"] is not None for entry in tell["candidates"]):
+            break
+        counted += 1
+    return counted
+
+
+def _reason(tell: Mapping[str, Any]) -> Any:
+    """Why the first candidate failed that was not lost."""
+    return next(entry["reason"] for entry in tell["candidates"] if entry["code"] != "lost")
 
 
 def _told(settings: RunSettings, records: Records, entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,55 +153,40 @@ def _told(settings: RunSettings, records: Records, entry: Mapping[str, Any]) -> 
     return {**told, "value": -score, "code": None, "reason": None, "combined": result["metrics"]["combined"]}
 
 
-def best_of(tells: list[dict[str, Any]]) -> dict[str, Any]:
-    """The best candidate of all generations, the first of equals, with its ``generation``."""
-    found = [
-        {**entry, "generation": tell["generation"]}
-        for tell in tells
-        for entry in tell["candidates"]
-        if entry["value"] is not None
-    ]
-    return min(found, key=lambda entry: (entry["value"], entry["generation"], entry["number"]))
-
-
-def write_best(records: Records, settings: RunSettings, best: Mapping[str, Any]) -> None:
-    """``best.yaml``: the plain recipe; ``best.json``: where it came from."""
-    import yaml
-
-    recipe = settings.space.recipe_of(best["genes"])
-    text = yaml.safe_dump(recipe, sort_keys=False, width=110)
-    records.store.put_bytes("best.yaml", text.encode())
-    document = {
-        "recipe": recipe,
-        "values": settings.space.values(best["genes"]),
-        "score": -best["value"],
-        "metrics": best["combined"],
-        **{key: best[key] for key in ("generation", "number", "eval_hash", "recipe_hash")},
-    }
-    records.store.put_json("best.json", document)
-
-
-def summary(tells: list[dict[str, Any]]) -> dict[str, Any]:
-    """The run so far, in numbers."""
-    last = tells[-1]
-    best = best_of(tells)
-    everyone = [entry for tell in tells for entry in (*tell["candidates"], *tell["baselines"])]
-    candidates = [entry for tell in tells for entry in tell["candidates"]]
+def summary(tells: Sequence[Mapping[str, Any]], generation: int) -> dict[str, Any]:
+    """The run up to a generation, in numbers; ``best_*`` is the best of all tells, baselines included."""
+    upto = tells[: generation + 1]
+    last = upto[-1]
+    best, searched = best_of(tells), best_of(tells, baselines=False)
+    assert best is not None  # noqa: S101 - nothing is told before something has a score
+    everyone = [entry for tell in upto for entry in (*tell["candidates"], *tell["baselines"])]
+    candidates = [entry for tell in upto for entry in tell["candidates"]]
     scores = [-entry["value"] for entry in last["candidates"] if entry["value"] is not None]
     baselines = {
         entry["name"]: -entry["value"]
-        for tell in tells
+        for tell in upto
         for entry in tell["baselines"]
         if entry["value"] is not None
     }
+    warnings = (
+        []
+        if scores
+        else [f"generation {generation}: every candidate failed, the first because: {_reason(last)}"]
+    )
+    if best.kind != SEARCH:
+        warnings.append(described(best, searched))
     return {
-        "generation": last["generation"],
-        "best_score": -best["value"],
-        "best_generation": best["generation"],
+        "generation": generation,
+        "best_score": best.score,
+        "best_generation": best.generation,
+        "best_kind": best.kind,
+        "best_name": best.name,
+        "search_score": None if searched is None else searched.score,
         "generation_best": max(scores, default=None),
         "generation_mean": math.fsum(scores) / len(scores) if scores else None,
         "evaluations": len({entry["eval_hash"] for entry in everyone if entry["code"] != "lost"}),
         "cached": sum(entry["cached"] for entry in candidates),
         "failed": sum(entry["value"] is None for entry in candidates),
         "baselines": baselines,
+        "warnings": warnings,
     }

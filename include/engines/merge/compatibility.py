@@ -17,7 +17,8 @@ from engines.merge.command import estimate
 from engines.merge.digests import digest_headers
 from engines.merge.plan import make_plan, open_models
 from engines.merge.planned import MergePlan
-from engines.merge.recipe import load_recipe, parse_recipe, search_parameters, start_values, substitute
+from engines.merge.ranges import check_ranges
+from engines.merge.recipe import load_recipe, parse_recipe, start_values, substitute
 from engines.merge.vocabulary import vocabulary_file
 from engines.merge.wording import check_keys, wrong
 from engines.tensor.layout import ModelLayout, read_layout
@@ -95,15 +96,16 @@ def run(context: Context) -> Outcome:
     return Outcome(metrics=metrics, input_digests=digests)
 
 
-def check_recipe(recipe: Mapping[str, Any] | str, *, strict: bool = False) -> tuple[MergePlan, int]:
+def check_recipe(
+    recipe: Mapping[str, Any] | str, *, strict: bool = False, file: str | None = None
+) -> tuple[MergePlan, int]:
     """Plan a recipe, with the parameters to search at their start; also how many those are.
 
-    Both ends of every range are tried against the grammar, so a search never meets a value that it refuses.
+    Every range is tried against the method, so a search never meets a value that it refuses.
     """
-    data, file = load_recipe(recipe)
-    searched = search_parameters(data)
-    for end in ("low", "high"):
-        parse_recipe(substitute(data, {entry.path: getattr(entry, end) for entry in searched}), file=file)
+    data, found = load_recipe(recipe)
+    file = file or found
+    searched = check_ranges(data, file)
     parsed = parse_recipe(substitute(data, start_values(data)), file=file)
     return make_plan(parsed, open_models(parsed), strict=strict), len(searched)
 

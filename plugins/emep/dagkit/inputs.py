@@ -207,12 +207,19 @@ def scoreboard_input(context: Mapping[str, Any]) -> dict[str, Any]:
         models["compared"] = absolute(params["model"], root)
     models["start"] = _merged(context, "merge")
     models["evolved"] = _merged(context, "merge_best")
-    fields: dict[str, Any] = {"models": models, **_tasks(params, root)}
+    fields: dict[str, Any] = {"models": models, "of": {"evolved": _origin(context)}, **_tasks(params, root)}
     if "weight" in searched(recipe):
         fields["uniform"] = {"recipe": recipe}
     if params.get("limit") is not None:
         fields["limit"] = params["limit"]
     return fields
+
+
+def _origin(context: Mapping[str, Any]) -> str:
+    """What the best of the search is: a candidate of it, or a baseline that no candidate has beaten."""
+    metrics = _last_tell(context)["metrics"]
+    name = str(metrics.get("best_name", "the search's best"))
+    return name if metrics.get("best_kind", "search") == "search" else f"a baseline: {name}"
 
 
 def _named(paths: list[str]) -> list[tuple[str, str]]:

@@ -130,19 +130,22 @@ def test_a_stop_comes_between_candidates_and_keeps_what_is_done(tmp_path: Path, 
 def test_a_tell_records_scores_and_writes_the_best_as_a_plain_recipe(
     tmp_path: Path, search: SmallSearch
 ) -> None:
-    outcome = round_of(search, tmp_path, 0)
+    for batch in asked(search, tmp_path, baselines=False).metrics["batches"]:
+        scored(tmp_path, 0, batch)
+    outcome = told(tmp_path, 0)
     document = read(tmp_path, "gen/0/tell.json")
     results = [read(tmp_path, f"results/{entry['eval_hash']}.json") for entry in document["candidates"]]
     accuracies = [result["metrics"]["combined"]["acc"] for result in results]
     assert [entry["value"] for entry in document["candidates"]] == [-value for value in accuracies]
-    assert outcome.metrics["best_score"] == max(accuracies)
-    assert outcome.metrics["evaluations"] == 20
+    assert outcome.metrics["best_score"] == outcome.metrics["search_score"] == max(accuracies)
+    assert outcome.metrics["evaluations"] == 6
     assert outcome.metrics["failed"] == 0
-    assert len(outcome.metrics["baselines"]) == 14
+    assert outcome.metrics["warnings"] == []
     best = yaml.safe_load((tmp_path / "best.yaml").read_text())
     number = accuracies.index(max(accuracies))
     assert best == read(tmp_path, "gen/0/ask.json")["candidates"][number]["recipe"]
     assert parse_recipe(best).models[0].model.path == str(search.folder / "left")
+    assert outcome.metrics["best_name"] == f"candidate {number} of generation 0"
     assert outcome.outputs["best"].uri == (tmp_path / "best.yaml").as_uri()
     before = records_of(tmp_path)
     assert told(tmp_path, 0).metrics == outcome.metrics
@@ -153,6 +156,8 @@ def test_baselines_are_the_models_they_name(tmp_path: Path, search: SmallSearch)
     from engines.evaluation.engine import run as evaluate
 
     outcome = round_of(search, tmp_path, 0)
+    assert outcome.metrics["evaluations"] == 20
+    assert len(outcome.metrics["baselines"]) == 14
     for name in ("base", "right"):
         folder = str(search.folder / name)
         given = {"model": folder, "tasks": [search.task], "backend": "llama"}
@@ -249,7 +254,7 @@ def test_a_generation_of_which_most_is_lost_is_not_told_and_can_go_on(
     assert told(tmp_path, 0).metrics["failed"] == 0
 
 
-def test_when_every_candidate_fails_the_reason_is_said(tmp_path: Path, search: SmallSearch) -> None:
+def test_when_nothing_has_a_score_the_reason_is_said(tmp_path: Path, search: SmallSearch) -> None:
     asked(search, tmp_path)
     for entry in read(tmp_path, "gen/0/ask.json")["candidates"]:
         failed = {"status": "failed", "code": "non_finite", "reason": "the score is nan"}
@@ -323,7 +328,7 @@ def test_an_objective_may_weigh_skills(tmp_path: Path, search: SmallSearch) -> N
     objective = {"metric": "answer_logprob", "weights": {"search": 2.0}}
     for batch in asked(search, tmp_path, objective=objective).metrics["batches"]:
         scored(tmp_path, 0, batch)
-    best = told(tmp_path, 0).metrics["best_score"]
+    best = told(tmp_path, 0).metrics["search_score"]
     values = [
         read(tmp_path, f"results/{entry['eval_hash']}.json")["metrics"]["skills"]["search"]["answer_logprob"]
         for entry in read(tmp_path, "gen/0/ask.json")["candidates"]
