@@ -23,11 +23,20 @@ from engines.supervisor_events import Events
 from engines.supervisor_lease import Lease, LeaseSettings, Order, current_environment, number
 from engines.supervisor_progress import Progress
 from engines.supervisor_ranks import Rank, split_environments, start_ranks
-from engines.supervisor_result import make_error, make_result, reduce_outcomes, result_path, write_result
+from engines.supervisor_result import (
+    leave_message,
+    make_error,
+    make_result,
+    reduce_outcomes,
+    result_path,
+    write_result,
+)
 from engines.supervisor_spec import check_spec
 
 GRACE_SECONDS = 120.0
 """For a checkpoint where nobody says how long; ``EMEP_GRACE_SECONDS`` overrides."""
+LEAVE_SECONDS = 30.0
+"""How long an engine that has sent its outcome may take to end; then it is killed, and the outcome stands."""
 
 
 @dataclass
@@ -54,6 +63,7 @@ class _Supervisor:
         self.aborted: str | None = None
         self.failed: Rank | None = None
         self.killed_late = False
+        self.leave_by: float | None = None
         self.grace = GRACE_SECONDS
         self.progress = Progress(sys.stdout)
         self.lease: Lease | None = None
@@ -134,6 +144,8 @@ class _Supervisor:
                 self.lease.beat_soon()
         elif kind == "outcome":
             rank.outcome = message["outcome"]
+            if all(other.outcome is not None for other in self.ranks):
+                self.leave_by = time.monotonic() + LEAVE_SECONDS
         elif kind == "error":
             rank.error = message
         elif kind == "preempted":
@@ -141,8 +153,9 @@ class _Supervisor:
 
     def _exit(self, rank: Rank) -> None:
         rank.exit_code = rank.process.returncode
-        fine = {ExitCode.DONE, ExitCode.PREEMPTED}
-        if rank.exit_code not in fine and self.failed is None and not self.aborted and not self.killed_late:
+        # An outcome that was sent stands, whatever ends the process that has nothing left to do.
+        fine = rank.outcome is not None or rank.exit_code in {ExitCode.DONE, ExitCode.PREEMPTED}
+        if not fine and self.failed is None and not self.aborted and not self.killed_late:
             self.failed = rank
             if any(other.running for other in self.ranks):
                 self._stop(f"rank {rank.number} failed", self.grace)
@@ -184,9 +197,17 @@ class _Supervisor:
                 rank.kill()
 
     def _patience(self) -> float | None:
-        return None if self.stopping is None else max(0.0, self.stopping.deadline - time.monotonic())
+        ends = [self.leave_by] if self.leave_by is not None else []
+        ends += [self.stopping.deadline] if self.stopping is not None else []
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _past_deadline(self) -> None:
+        if self.leave_by is not None and time.monotonic() >= self.leave_by:
+            _say("the engine has sent its outcome and does not end: killing it")
+            self.leave_by = time.monotonic() + 1.0
+            for rank in self.ranks:
+                if rank.running:
+                    rank.kill()
         if self.stopping is not None and time.monotonic() >= self.stopping.deadline:
             if not self.killed_late:
                 _say("the grace period is over: killing the engine")
@@ -197,6 +218,9 @@ class _Supervisor:
                     rank.kill()
 
     def _end(self) -> int:
+        outcomes = [rank.outcome for rank in self.ranks if rank.outcome is not None]
+        if len(outcomes) == len(self.ranks):
+            return self._finish(ExitCode.DONE, outcome=reduce_outcomes(outcomes))
         if self.aborted is not None:
             return self._finish(128 + signal.SIGKILL, error=make_error("aborted", self.aborted))
         if self.failed is not None:
@@ -207,31 +231,39 @@ class _Supervisor:
             if self.killed_late:
                 reason += "; killed after the grace period"
             return self._finish(ExitCode.PREEMPTED, error=make_error("preempted", reason))
-        missing = [rank for rank in self.ranks if rank.outcome is None]
-        if missing:
-            message = f"rank {missing[0].number} ended without a result"
-            return self._finish(ExitCode.FAILED, error=make_error("no_result", message))
-        outcome = reduce_outcomes([rank.outcome for rank in self.ranks if rank.outcome is not None])
-        return self._finish(ExitCode.DONE, outcome=outcome)
+        silent = next(rank for rank in self.ranks if rank.outcome is None)
+        message = f"rank {silent.number} ended without a result"
+        return self._finish(ExitCode.FAILED, error=make_error("no_result", message))
 
     def _finish(
         self, exit_code: int, *, outcome: dict[str, Any] | None = None, error: Mapping[str, Any] | None = None
     ) -> int:
         seconds = time.monotonic() - self.started
-        code, result = make_result(self.engine, exit_code, seconds=seconds, outcome=outcome, error=error)
+        code, result = make_result(
+            self.engine,
+            exit_code,
+            seconds=seconds,
+            outcome=outcome,
+            error=error,
+            epoch=self.lease.settings.epoch if self.lease is not None else None,
+        )
         found = result["error"]
         if found:
             _say(f"{result['status']}: {found['message']}")
-        path = result_path(self.environment, self.spec_path)
+        path, written = result_path(self.environment, self.spec_path), True
         try:
             write_result(path, result)
         except OSError as problem:
             _say(f"cannot write the result to {path}: {problem.strerror}")
-            code = code or ExitCode.FAILED
+            written = False
+        if message := self.environment.get("EMEP_TERMINATION_LOG"):
+            leave_message(Path(message), result)
         self._track("finished", {"status": result["status"], "metrics": result["metrics"], "error": found})
-        if self.lease is not None:
-            self.lease.complete(code, result, found["message"] if found else None)
-        return int(code)
+        told = self.lease is not None and self.lease.complete(
+            code, result, found["message"] if found else None
+        )
+        # A disk that takes no file is no reason to lose what the control plane has got.
+        return int(code) if written or told else int(code or ExitCode.FAILED)
 
     # Others.
 

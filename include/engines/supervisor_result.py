@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from engines.contract import SCHEMA_VERSION, ExitCode
 from engines.schemas import validate
 
+MESSAGE_BYTES = 4096
+"""What Kubernetes keeps of a termination message."""
 XCOM = Path("/airflow/xcom")
 STATUS: dict[int, str] = {ExitCode.DONE: "done", ExitCode.PREEMPTED: "preempted"}
 
@@ -50,8 +53,9 @@ def make_result(
     seconds: float,
     outcome: Mapping[str, Any] | None = None,
     error: Mapping[str, Any] | None = None,
+    epoch: int | None = None,
 ) -> tuple[int, dict[str, Any]]:
-    """Exit code and Result document.
+    """Exit code and Result document. ``epoch``: the lease's, None outside one.
 
     Metrics that hold NaN or infinity turn success into a failure that says where.
     """
@@ -76,6 +80,8 @@ def make_result(
         "versions": dict(outcome.get("versions", {})),
         "input_digests": dict(outcome.get("input_digests", {})),
     }
+    if epoch is not None:
+        result["epoch"] = epoch
     validate("result", result)
     return int(exit_code), result
 
@@ -85,6 +91,20 @@ def make_error(
 ) -> dict[str, str | None]:
     """The Result's ``error``."""
     return {"code": code, "message": message, "file": file, "field": field}
+
+
+def leave_message(path: Path, result: Mapping[str, Any]) -> None:
+    """Leave the Result as a container's termination message, where it is short enough for one; best effort.
+
+    Written in place: the file is the kubelet's mount, which cannot be renamed over.
+    """
+    from engines.artifacts import canonical_json
+
+    text = canonical_json(result)
+    if len(text) <= MESSAGE_BYTES:
+        with suppress(OSError), path.open("r+b") as file:
+            file.write(text)
+            file.truncate()
 
 
 def write_result(path: Path, result: Mapping[str, Any]) -> None:

@@ -249,6 +249,66 @@ def test_what_ended_while_no_agent_was_there_is_reported_by_the_next(
     assert api.ended("a2").exit_code == 137
 
 
+def done(epoch: int = 1) -> dict[str, object]:
+    return {"status": "done", "exit_code": 0, "metrics": {"acc": 0.5}, "epoch": epoch}
+
+
+def test_a_supervisor_that_was_killed_after_its_result_has_completed(
+    api: SmallApi, start_agent: Start, folder: Path
+) -> None:
+    start_agent()
+    steps = [["result", done()], ["pid", str(folder / "pid")], ["wait", str(folder / "never")]]
+    api.give(start_order("a1", steps=steps))
+    os.kill(int(when_written(folder / "pid")), signal.SIGKILL)
+    completion = api.ended("a1")
+    assert (completion.exit_code, completion.result, completion.message) == (0, done(), None)
+
+
+def test_work_that_had_finished_when_its_grace_was_over_has_completed(
+    api: SmallApi, start_agent: Start, folder: Path
+) -> None:
+    start_agent()
+    steps = [["ignore_term"], ["result", done()], ["pid", str(folder / "pid")], ["wait", str(folder / "x")]]
+    api.give(start_order("a1", steps=steps))
+    when_written(folder / "pid")
+    api.until(lambda: api.running_now() == {("a1", 1)})
+    api.give(stop("a1", Directive.CHECKPOINT_AND_EXIT, 0.5))
+    completion = api.ended("a1")
+    assert (completion.exit_code, completion.result) == (0, done())
+
+
+def test_a_result_that_was_left_while_no_agent_was_there_is_reported_by_the_next(
+    api: SmallApi, start_agent: Start, folder: Path
+) -> None:
+    agent = start_agent()
+    steps = [
+        ["pid", str(folder / "pid")], ["wait", str(folder / "go")], ["result", done()],
+        ["wait", str(folder / "never")],
+    ]  # fmt: skip
+    api.give(start_order("a1", steps=steps))
+    pid = int(when_written(folder / "pid"))
+    api.until(lambda: api.running_now() == {("a1", 1)})
+    agent.kill()
+    (folder / "go").touch()
+    when_written(agent.run_folder("a1") / "result.json")
+    os.killpg(os.getsid(pid), signal.SIGKILL)
+    assert gone(pid)
+    agent.start()
+    completion = api.ended("a1")
+    assert (completion.exit_code, completion.result) == (0, done())
+
+
+def test_a_result_of_another_epoch_says_nothing_of_this_one(
+    api: SmallApi, start_agent: Start, folder: Path
+) -> None:
+    start_agent()
+    steps = [["result", done(epoch=1)], ["pid", str(folder / "pid")], ["wait", str(folder / "never")]]
+    api.give(start_order("a1", epoch=2, steps=steps))
+    os.kill(int(when_written(folder / "pid")), signal.SIGKILL)
+    completion = api.ended("a1", 2)
+    assert (completion.exit_code, completion.result) == (137, None)
+
+
 def test_an_outage_of_the_api_costs_no_work_and_no_log(
     api: SmallApi, start_agent: Start, folder: Path
 ) -> None:

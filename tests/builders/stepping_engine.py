@@ -5,6 +5,7 @@ For the supervisor's tests.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import time
@@ -68,8 +69,16 @@ def _special(context: Context, fields: Any) -> None:
         os._exit(0)
     if kind == "leave_a_fork":
         _leave_a_fork(context)
-    if kind == "chatter":
-        print("a line of a library", flush=True)
+    if kind in _HARMLESS:
+        _HARMLESS[kind](context)
+
+
+def _linger(context: Context) -> None:
+    """The outcome is sent, and the interpreter takes its time to end; a signal ends it, as it does then."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    context.artifacts.put_json(f"leaving-{context.rank}.json", {"pid": os.getpid()})
+    while True:
+        signal.pause()
 
 
 def _leave_a_fork(context: Context) -> None:
@@ -91,3 +100,9 @@ def _wait(context: Context, fields: Any) -> None:
     if not fields.get("finish"):
         context.checkpoints.save(fields.get("at", 1), {"saved": True})
         raise Preempted("while it waited")
+
+
+_HARMLESS = {
+    "linger": lambda context: atexit.register(_linger, context),
+    "chatter": lambda context: print("a line of a library", flush=True),
+}

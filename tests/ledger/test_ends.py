@@ -75,6 +75,61 @@ def test_whatever_fails_on_a_gpu_found_bad_is_the_gpu_s_but_bad_input_is_not() -
     assert verdict(65, YieldCause.UNHEALTHY) is Verdict.FAILED
 
 
+# ---- a result that says done -----------------------------------------------------------------------------
+
+DONE = {"status": "done", "exit_code": 0, "metrics": {"acc": 0.5}}
+
+
+@pytest.mark.parametrize("exit_code", [0, 139, *KILLS])
+@pytest.mark.parametrize("cause", [None, *YieldCause])
+def test_a_result_that_says_done_completes_the_job_whatever_it_had_been_told(
+    bench: Bench, exit_code: int, cause: YieldCause | None
+) -> None:
+    bench.node()
+    job = bench.running(airflow=TASK)
+    if cause is not None:
+        tell(bench, job, cause)
+        assert bench.job(job).state is JobState.YIELDING
+    ended = bench.complete(job, exit_code, result={**DONE, "epoch": job.epoch}, message="ended by a signal")
+    assert (ended.state, ended.exit_code, ended.requeues) == (JobState.COMPLETED, 0, 0)
+    assert row(bench, job).result["metrics"] == {"acc": 0.5}
+    assert bench.complete(job, exit_code, result=DONE).state is JobState.COMPLETED, "said again"
+    assert bench.complete(job, 0, result=DONE).state is JobState.COMPLETED, "by the other of the two"
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        None,
+        {"status": "preempted", "exit_code": 75},
+        {"status": "failed", "exit_code": 1, "error": None},
+        {**DONE, "exit_code": 1},
+        {**DONE, "epoch": 7},
+    ],
+    ids=["none", "preempted", "failed", "with another exit code", "of another epoch"],
+)
+def test_a_result_that_says_anything_else_leaves_a_kill_a_kill(bench: Bench, result) -> None:
+    bench.node()
+    job = bench.running(airflow=TASK)
+    assert bench.complete(job, 137, result=result).state is JobState.PENDING
+
+
+def test_an_exit_status_of_its_own_is_believed_before_a_result(bench: Bench) -> None:
+    bench.node()
+    assert bench.complete(bench.running(airflow=TASK), 1, result=DONE).state is JobState.FAILED
+
+
+def tell(bench: Bench, job: JobView, cause: YieldCause) -> None:
+    """Tell a running job to yield."""
+    from emep.ledger.repository import current_allocation, get_job
+
+    def work(tx):
+        found = get_job(tx.session, job.id, lock=True)
+        bench.ledger.tell_to_yield(tx, found, current_allocation(tx.session, found, lock=True), cause, "why")
+
+    bench.database.write(work)
+
+
 # ---- infrastructure --------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.builders.ledger import Bench
 
@@ -35,6 +37,14 @@ def test_the_token_is_the_holders_and_the_same_again(bench: Bench) -> None:
     assert (lease.epoch, lease.gpu_count, lease.nodes) == (1, 2, ["n0"])
     assert lease.environment["EMEP_ALLOCATION_ID"] == allocation
     assert lease.lease_token not in str(lease.environment)
+
+
+def test_a_pod_s_supervisor_is_given_the_policy_s_times_as_an_agent_s_is(bench: Bench) -> None:
+    bench.policy = replace(bench.policy, lease=replace(bench.policy.lease, heartbeat=3.0, max_silence=90.0))
+    _, allocation = granted(bench)
+    environment = bench.ledger.lease(allocation).environment
+    assert environment["EMEP_HEARTBEAT_SECONDS"] == "3"
+    assert environment["EMEP_MAX_SILENCE_SECONDS"] == "90"
 
 
 def test_that_work_was_created_is_remembered(bench: Bench) -> None:

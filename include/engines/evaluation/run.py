@@ -95,4 +95,6 @@ def evaluate(
             progress("items", done, total)
         scores = tuple(book.known(key)[item.id] for item in items)
         results.append(TaskResult(task, scores, summarise(scores)))
+    # What ends this run before its outcome is sent must not cost the scores: the next one reads them all.
+    book.save()
     return Evaluation(weights, backend.describe(), tuple(results))

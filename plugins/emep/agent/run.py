@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from emep.agent.environment import run_marks
 from emep.agent.folders import Key, RunFolder
@@ -23,7 +24,9 @@ from emep.client import AsyncEmepClient, EmepApiError, EmepConnectionError, call
 
 log = logging.getLogger(__name__)
 
-KILLED = 128 + signal.SIGKILL
+KILLED_FROM = 128
+"""Exit statuses above are of signals, as a shell counts them."""
+KILLED = KILLED_FROM + signal.SIGKILL
 NOT_STARTED = 127
 _WRAPPER = Path(__file__).with_name("wrapper.py")
 _RESULT_CODES = {"done": 0, "preempted": 75}
@@ -156,20 +159,25 @@ class Run:
     def exit_code(self, problem: str | None = None) -> int:
         """How it ended: what the wrapper saw; without one, what the Result says; else 137.
 
-        127, a shell's word for what cannot be run, where this node could not carry the order out.
+        127, a shell's word for what cannot be run, where this node could not carry the order out. A signal
+        that ended the supervisor after it had written that the work is done changes nothing about that.
         """
         if problem is not None:
             return NOT_STARTED
-        written = self.folder.exit_code()
-        if written is not None:
+        written, result = self.folder.exit_code(), self._result() or {}
+        if written is not None and not (written > KILLED_FROM and result.get("status") == "done"):
             return written
-        result = self.folder.result_document() or {}
         own = result.get("exit_code", _RESULT_CODES.get(str(result.get("status"))))
         return own if isinstance(own, int) and not isinstance(own, bool) and 0 <= own <= 255 else KILLED
 
+    def _result(self) -> dict[str, Any] | None:
+        """The Result of this epoch. One that names another was left by something else, and says nothing."""
+        result = self.folder.result_document()
+        return result if result is None or result.get("epoch", self.order.epoch) == self.order.epoch else None
+
     def _completion(self, problem: str | None) -> Completion:
-        code, result = self.exit_code(problem), self.folder.result_document()
-        message = problem or self._note
+        code, result = self.exit_code(problem), self._result()
+        message = problem or (self._note if code else None)
         if message is None and code > 128 and result is None:
             message = f"the supervisor ended by {_signal_name(code - 128)} and left no result"
         if message is None and code and result is None:

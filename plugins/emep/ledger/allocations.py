@@ -19,7 +19,7 @@ from emep.api.schemas import (
 )
 from emep.exceptions import ConflictError, NotAuthenticatedError, StaleEpochError
 from emep.ledger.database import Transaction
-from emep.ledger.ends import EXIT_DONE, EXIT_PREEMPTED, Ends, sentence_of
+from emep.ledger.ends import EXIT_DONE, EXIT_PREEMPTED, Ends, as_ended, sentence_of
 from emep.ledger.ids import same_secret, token_digest
 from emep.ledger.repository import get_allocation, get_job
 from emep.ledger.states import (
@@ -236,6 +236,7 @@ class Allocations(Ends):
         The same call again is answered the same. Raises StaleEpochError for another epoch or a lost lease,
         ConflictError where it was completed with another exit code.
         """
+        end = as_ended(end)
 
         def work(tx: Transaction) -> JobView:
             allocation = get_allocation(tx.session, allocation_id)

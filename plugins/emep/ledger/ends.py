@@ -29,6 +29,8 @@ from emep.units import count_of
 EXIT_DONE, EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_GPU_MEMORY = 0, 65, 75, 86
 KILLED = frozenset({137, 143, -9, -15})
 """SIGKILL and SIGTERM, as a shell and as Python count them."""
+SIGNALS_FROM = 128
+"""Exit statuses above are of signals, as a shell counts them."""
 NOT_STARTED = frozenset({126, 127})
 """A shell's word for a command that cannot be run, and an agent's for an order it cannot carry out."""
 MAX_SENTENCE = 4096
@@ -67,6 +69,19 @@ def verdict(exit_code: int, cause: YieldCause | None, runtime: str = "agent") ->
     if stopped or (exit_code in NOT_STARTED and runtime == "agent"):
         return Verdict.INFRASTRUCTURE
     return Verdict.GPU_MEMORY if exit_code == EXIT_GPU_MEMORY else Verdict.FAILED
+
+
+def as_ended(end: Completion) -> Completion:
+    """What an end amounts to: a Result that says done stands, whatever signal ended its process later.
+
+    A Result that names another epoch is none of this run's, and is left as it is.
+    """
+    result = end.result or {}
+    killed = end.exit_code > SIGNALS_FROM or end.exit_code < 0
+    done = result.get("status") == "done" and result.get("exit_code", EXIT_DONE) == EXIT_DONE
+    if killed and done and result.get("epoch", end.epoch) == end.epoch:
+        return end.model_copy(update={"exit_code": EXIT_DONE, "message": None})
+    return end
 
 
 class Ends(LedgerBase):

@@ -164,6 +164,10 @@ class PodTrigger(JobTrigger):
         now = await hub.job(self.job_id)
         if now.epoch != job.epoch or now.state.value not in ("starting", "running", "yielding"):
             return
+        if run.plan.supervised and (result := status.finished_result(state.message, run.epoch)):
+            # It was ended between its Result and its report of that.
+            await run.complete(0, "", result)
+            return
         code = EXIT_KILLED if state.exit_code is None else state.exit_code
         killed = code in (137, 143)
         if killed and state.deleting and not run.told and now.state.value != "yielding":

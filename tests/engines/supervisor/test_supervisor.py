@@ -431,6 +431,98 @@ def test_a_wrong_environment_is_named(
     assert run.result()["error"]["field"] == variable
 
 
+# The outcome has been sent, and something ends the engine.
+
+
+def leaving(run: Run, ranks: int = 1) -> list[int]:
+    """Wait until the engine has sent its outcome and is about to end; its processes."""
+    end = time.monotonic() + 180
+    while len(found := sorted((run.folder / "out").glob("leaving-*.json"))) < ranks:
+        assert time.monotonic() < end, "the engine did not get so far"
+        time.sleep(0.01)
+    return [json.loads(path.read_text())["pid"] for path in found]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
+def test_an_outcome_that_was_sent_stands_whatever_signal_ends_the_engine(
+    make: Callable[..., Run], plane: ControlPlane, number: signal.Signals
+) -> None:
+    run = make({"steps": 3, "then": "linger"}).start(plane)
+    os.kill(leaving(run)[0], number)
+    assert run.wait() == 0, run.output
+    result = run.result()
+    assert (result["status"], result["exit_code"], result["error"]) == ("done", 0, None)
+    assert result["metrics"]["counts"]["steps"] == 3
+    assert plane.completions == [{"epoch": 3, "exit_code": 0, "result": result, "message": None}]
+
+
+def test_a_supervisor_that_is_told_to_end_while_its_engine_ends_has_completed(
+    make: Callable[..., Run], plane: ControlPlane
+) -> None:
+    run = make({"steps": 3, "then": "linger"}).start(plane)
+    leaving(run)
+    run.process.terminate()  # type: ignore[union-attr]
+    assert run.wait() == 0, run.output
+    assert plane.completions[0]["exit_code"] == 0
+    assert plane.completions[0]["result"]["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [STOP, (200, {"directive": "abort", "lease_seconds": 60.0})],
+    ids=["checkpoint_and_exit", "abort"],
+)
+def test_an_engine_that_is_called_off_when_it_has_finished_has_completed(
+    make: Callable[..., Run], plane: ControlPlane, answer: tuple[int, dict[str, Any]]
+) -> None:
+    run = make({"steps": 3, "then": "linger"}, engine="evolve_candidates")
+    done = run.folder / "called-off"
+    plane.heartbeat = lambda number, body: answer if done.exists() else CONTINUE
+    run.start(plane, EMEP_GPU_INDICES="0,1")
+    leaving(run, ranks=2)
+    done.touch()
+    assert run.wait() == 0, run.output
+    assert [(end["exit_code"], end["result"]["status"]) for end in plane.completions] == [(0, "done")]
+
+
+def test_a_result_names_the_epoch_in_which_it_was_written(
+    make: Callable[..., Run], plane: ControlPlane
+) -> None:
+    run = make().start(plane)
+    assert run.wait() == 0, run.output
+    assert run.result()["epoch"] == 3
+
+
+def test_a_disk_that_takes_no_result_loses_none_that_the_control_plane_has(
+    make: Callable[..., Run], plane: ControlPlane, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    run = make().start(plane, EMEP_RESULT_PATH=str(tmp_path / "file" / "result.json"))
+    assert run.wait() == 0, run.output
+    assert "cannot write the result" in run.output
+    assert [(end["exit_code"], end["result"]["status"]) for end in plane.completions] == [(0, "done")]
+
+
+def test_a_short_result_is_left_as_a_container_s_last_word(
+    make: Callable[..., Run], plane: ControlPlane, tmp_path: Path
+) -> None:
+    message = tmp_path / "termination-log"
+    message.touch()
+    run = make({"then": "x", "metrics": {"kept": True}}).start(plane, EMEP_TERMINATION_LOG=str(message))
+    assert run.wait() == 0, run.output
+    assert json.loads(message.read_text()) == run.result()
+
+
+def test_a_result_that_kubernetes_would_cut_is_not_left(
+    make: Callable[..., Run], plane: ControlPlane, tmp_path: Path
+) -> None:
+    message = tmp_path / "termination-log"
+    message.touch()
+    run = make({"then": "x", "metrics": {"long": "x" * 4096}}).start(plane, EMEP_TERMINATION_LOG=str(message))
+    assert run.wait() == 0, run.output
+    assert message.read_text() == ""
+
+
 # Several GPUs.
 
 

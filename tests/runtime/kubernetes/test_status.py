@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from emep.runtime.kubernetes.status import Phase, identity, is_ready, read, result_of
+from emep.runtime.kubernetes.status import Phase, finished_result, identity, is_ready, read, result_of
 
 
 def pod(phase: str, *, base: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
@@ -151,3 +151,19 @@ def test_whether_a_node_is_ready() -> None:
     assert is_ready(node("True")) == (True, "")
     assert is_ready(node("Unknown")) == (False, "kubelet stopped posting")
     assert is_ready({})[0] is False
+
+
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [
+        ('{"status": "done", "epoch": 3, "metrics": {}}', True),
+        ('{"status": "done", "epoch": 2, "metrics": {}}', False),
+        ('{"status": "preempted", "epoch": 3}', False),
+        ('{"status": "done"}', False),
+        ('["done", 3]', False),
+        ('{"status": "done", "epo', False),
+        ("", False),
+    ],
+)
+def test_a_message_is_the_result_of_a_finished_epoch_or_says_nothing(message: str, found: bool) -> None:
+    assert (finished_result(message, 3) is not None) == found

@@ -23,6 +23,8 @@ JOB, EPOCH, ALLOCATION = "emep/job", "emep/epoch", "emep/allocation"
 TOKEN_KEY, SPEC_KEY = "token", "spec.json"
 SPEC_FOLDER, RUN_FOLDER = "/emep/spec", "/emep/run"
 XCOM_PATH = "/airflow/xcom/return.json"
+MESSAGE_PATH = "/dev/termination-log"
+"""Kubernetes' own default."""
 LOG_OF = "emep/log-of"
 """Annotation: the container whose log is kept, where it is not ``base``; empty: none."""
 GATE = "emep/lease"
@@ -194,6 +196,10 @@ def _complete_base(plan: PodPlan, base: dict[str, Any], name: str, lease: LeaseA
     base["env"] = _environment(plan, base.get("env") or [], name, lease)
     if plan.result_as_message and not base.get("terminationMessagePath"):
         base["terminationMessagePath"] = XCOM_PATH
+    if plan.supervised:
+        # Where the kubelet finds the Result if the supervisor is ended before it could report it.
+        path = base.get("terminationMessagePath") or MESSAGE_PATH
+        base["env"].append({"name": "EMEP_TERMINATION_LOG", "value": path})
 
 
 def _environment(
@@ -204,6 +210,8 @@ def _environment(
         **lease.environment,
         "EMEP_API_URL": plan.api_url,
         "EMEP_GRACE_SECONDS": f"{lease.grace:g}",
+        # No agent reports for a pod: its end is told as long as it may bear silence.
+        "EMEP_COMPLETE_SECONDS": f"{lease.max_silence:g}",
         "EMEP_GPU_INDICES": devices,
         # The kubelet picks the devices and shows the container these only, counted from 0.
         VISIBLE.get(plan.gpu_resource, "CUDA_VISIBLE_DEVICES"): devices,

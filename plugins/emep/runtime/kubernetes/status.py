@@ -114,6 +114,20 @@ def result_of(message: str) -> Any:
         raise ValueError("the result in /airflow/xcom/return.json is not JSON") from None
 
 
+def finished_result(message: str, epoch: int) -> dict[str, Any] | None:
+    """The Result that a supervisor left as termination message, where it says that this epoch's work is done.
+
+    None for anything else: a longer Result is left out, and other images write what they like.
+    """
+    try:
+        result = json.loads(message)
+    except ValueError:
+        return None
+    if not isinstance(result, dict) or (result.get("status"), result.get("epoch")) != ("done", epoch):
+        return None
+    return result
+
+
 def is_ready(node: Mapping[str, Any]) -> tuple[bool, str]:
     """Whether Kubernetes calls a node ready, and why not."""
     for condition in (node.get("status") or {}).get("conditions") or []:
