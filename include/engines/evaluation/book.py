@@ -16,11 +16,14 @@ from engines.checkpoint import CheckpointStore
 from engines.evaluation.scoring import ItemScore
 
 SAVE_EVERY_SECONDS = 20.0
+SCORING_VERSION = 2
+"""Raised whenever the same answers of a model would be stored as other scores."""
 
 
 def score_key(weights: str, task: str, backend: Mapping[str, Any]) -> str:
     """Key of the scores of one task under one model. ``backend``: its ``identity()``."""
-    return hashlib.sha256(canonical_json({"weights": weights, "task": task, "backend": backend})).hexdigest()
+    given = {"weights": weights, "task": task, "backend": backend, "scoring": SCORING_VERSION}
+    return hashlib.sha256(canonical_json(given)).hexdigest()
 
 
 class ScoreBook:

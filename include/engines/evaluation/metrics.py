@@ -77,7 +77,7 @@ def _texts(scores: Sequence[ItemScore]) -> Metrics:
     count = len(scores)
     nats = -math.fsum(entry.logprobs[0] for entry in scores)
     size = sum(entry.bytes for entry in scores)
-    words = max(1, sum(entry.words for entry in scores))
+    words = sum(entry.words for entry in scores)
     bits = nats / size / math.log(2)
     error = None
     if count > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -140,6 +141,13 @@ def _score_choices(backend: InferenceBackend, prepared: Prepared) -> list[ItemSc
     ]
 
 
+def count_words(text: str) -> int:
+    """Words as lm-evaluation-harness counts them: the parts between runs of white space. White space at an
+    end has an empty part beyond it, which counts.
+    """
+    return len(re.split(r"\s+", text))
+
+
 def _score_texts(backend: InferenceBackend, prepared: Prepared) -> list[ItemScore]:
     sums = backend.loglikelihood_rolling(prepared.texts)
     return [
@@ -148,7 +156,7 @@ def _score_texts(backend: InferenceBackend, prepared: Prepared) -> list[ItemScor
             skill=item.skill,
             logprobs=(total,),
             tokens=len(ids),
-            words=len(item.text.split()),
+            words=count_words(item.text),
             bytes=len(item.text.encode()),
         )
         for item, ids, total in zip(prepared.items, prepared.texts, sums, strict=True)

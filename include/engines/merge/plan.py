@@ -191,12 +191,19 @@ class _Planner:
     def _check_weights(
         self, name: str, inputs: Sequence[PlannedInput], shared: Mapping[str, Any], where: str
     ) -> None:
+        method = self.recipe.method
         weights = [entry.parameters["weight"] for entry in inputs if "weight" in entry.parameters]
-        if weights and self.recipe.method.normalised(shared) and abs(sum(weights)) < ZERO_WEIGHT:
+        if not weights or not method.normalised(shared) or abs(sum(weights)) >= ZERO_WEIGHT:
+            return
+        if not any(weights):
+            if method.base is Base.REQUIRED:
+                return  # nothing is added to the base: its tensor is the result
+            message = f"every weight of tensor {name} is 0; give it to at least one model"
+        else:
             message = (
                 f"weights {weights} of tensor {name} sum to 0 and cannot be normalised; set normalize: false"
             )
-            raise wrong(f"{where}.parameters.weight", message, self.recipe.file)
+        raise wrong(f"{where}.parameters.weight", message, self.recipe.file)
 
     def _check_shapes(self, tensor: PlannedTensor) -> None:
         first = tensor.sources[0].info

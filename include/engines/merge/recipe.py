@@ -10,15 +10,18 @@ A parameter to search (``{search: [lo, hi], start: x}``) may stand where a param
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from engines.merge.methods import METHODS, Base, Method, Scope
+from engines.merge.methods import METHODS, NOT_YET, Base, Kind, Method, Parameter, Scope
+from engines.merge.numbers import as_number, as_truth, as_whole, no_number
 from engines.merge.recipe_data import InputModel, Parameters, Recipe, Slice, Source
 from engines.merge.recipe_text import load_recipe
 from engines.merge.references import ModelRef, parse_reference
 from engines.merge.search import SearchParameter, search_parameters, start_values, substitute
-from engines.merge.settings import parse_setting
+from engines.merge.settings import Scalar, parse_setting
 from engines.merge.wording import check_keys, join, unknown, unknown_value, wrong
 
 __all__ = [
@@ -93,6 +96,10 @@ class _Parser:
         name = data.get("merge_method")
         if name is None:
             raise wrong("merge_method", f"is missing; one of {', '.join(sorted(METHODS))}", self.file)
+        if isinstance(name, str) and name in NOT_YET:
+            here = ", ".join(sorted(METHODS))
+            message = f"`{name}` is a mergekit method that EMEP does not have yet; it has {here}"
+            raise wrong("merge_method", message, self.file)
         if not isinstance(name, str) or name not in METHODS:
             raise unknown_value("merge method", name, METHODS, "merge_method", self.file)
         return METHODS[name]
@@ -150,13 +157,10 @@ class _Parser:
     def _source(self, value: Any, where: str) -> Source:
         data = self._mapping(value, where, ("model", "layer_range", "parameters"), "model")
         layers, place = data.get("layer_range"), join(where, "layer_range")
-        if (
-            not isinstance(layers, list | tuple)
-            or len(layers) != 2
-            or not all(type(n) is int for n in layers)
-        ):
+        numbers = [as_whole(n) for n in layers] if isinstance(layers, list | tuple) else []
+        if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
             raise wrong(place, f"{layers!r} must be two whole numbers [start, end), end excluded", self.file)
-        start, end = layers
+        start, end = numbers[0], numbers[1]
         if not 0 <= start < end:
             raise wrong(
                 place, f"[{start}, {end}) has no layers; start at 0 or later and end after it", self.file
@@ -185,22 +189,26 @@ class _Parser:
                 )
             if given is None:
                 continue
-            settings[name] = parse_setting(given, place, self.file)
-            for condition in settings[name].conditions:
-                for scalar in condition.values:
-                    self._check_value(parameter, scalar, place)
+            read = parse_setting(given, place, self.file)
+            settings[name] = read.map(partial(self._value, parameter, place))
         return settings
 
-    def _check_value(self, parameter: Any, value: Any, where: str) -> None:
-        if parameter.kind.value == "boolean":
-            if not isinstance(value, bool) and value not in (0, 1):
+    def _value(self, parameter: Parameter, where: str, value: Scalar) -> Scalar:
+        """One value of a parameter, as the kind that the parameter is, within its bounds."""
+        if parameter.kind is Kind.BOOLEAN:
+            truth = as_truth(value)
+            if truth is None:
                 raise wrong(where, f"{value!r} must be true or false", self.file)
-            return
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise wrong(where, f"{value!r} must be a number", self.file)
+            return truth
+        number = as_number(value)
+        if number is None:
+            raise wrong(where, no_number(value), self.file)
+        if not math.isfinite(number):
+            raise wrong(where, f"{value} is not a finite number", self.file)
         low, high = parameter.low, parameter.high
-        if (low is not None and value < low) or (high is not None and value > high):
-            raise wrong(where, f"{value} must lie within [{low:g}, {high:g}]", self.file)
+        if (low is not None and number < low) or (high is not None and number > high):
+            raise wrong(where, f"{number} must lie within [{low:g}, {high:g}]", self.file)
+        return number
 
     def _dtype(self, data: Mapping[str, Any], key: str) -> str | None:
         value = data.get(key)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from engines.merge.numbers import as_finite
 from engines.merge.wording import check_keys, join, wrong
 
 
@@ -64,29 +65,30 @@ def _collect(value: Any, where: str, inside: bool, found: list[SearchParameter])
 
 def _parse(value: Mapping[str, Any], where: str) -> SearchParameter:
     check_keys(value, ("search", "start"), where, None)
-    bounds = value["search"]
-    if not isinstance(bounds, list | tuple) or len(bounds) != 2 or not all(map(_finite, bounds)):
-        raise wrong(join(where, "search"), f"{bounds!r} must be two numbers, as in [-0.5, 1.0]")
-    low, high = float(bounds[0]), float(bounds[1])
+    bounds, place = value["search"], join(where, "search")
+    numbers = [as_finite(entry) for entry in bounds] if isinstance(bounds, list | tuple) else []
+    if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
+        raise wrong(place, f"{bounds!r} must be two numbers, as in [-0.5, 1.0]")
+    low, high = numbers[0], numbers[1]
     if not low < high:
-        raise wrong(join(where, "search"), f"the first bound {low} must lie below the second, {high}")
-    start = value.get("start", (low + high) / 2)
-    if not _finite(start) or not low <= start <= high:
-        raise wrong(join(where, "start"), f"{start!r} must be a number within [{low}, {high}]")
-    return SearchParameter(where, low, high, float(start))
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        raise wrong(place, f"the first bound {low} must lie below the second, {high}")
+    if not math.isfinite(high - low):
+        raise wrong(place, f"the range from {low} to {high} is wider than any number")
+    if value.get("start") is None:
+        return SearchParameter(where, low, high, low + (high - low) / 2)
+    start = as_finite(value["start"])
+    if start is None or not low <= start <= high:
+        raise wrong(join(where, "start"), f"{value['start']!r} must be a number within [{low}, {high}]")
+    return SearchParameter(where, low, high, start)
 
 
 def _replace(value: Any, where: str, values: Mapping[str, float]) -> Any:
     if isinstance(value, Mapping):
         if "search" in value:
-            number = values.get(where)
-            if not _finite(number):
-                raise wrong(where, f"{number!r} is no finite number for this parameter to search")
-            return float(number)  # type: ignore[arg-type]
+            number = as_finite(values.get(where))
+            if number is None:
+                raise wrong(where, f"{values.get(where)!r} is no finite number for this parameter to search")
+            return number
         return {key: _replace(entry, join(where, str(key)), values) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_replace(entry, join(where, index), values) for index, entry in enumerate(value)]

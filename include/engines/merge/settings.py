@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engines.merge.wording import check_keys, join, wrong
@@ -52,6 +52,12 @@ class Setting:
     def value(self, name: str, position: float) -> Scalar | None:
         """Value for a tensor, None where no condition matches (the next scope is asked then)."""
         return next((entry.at(position) for entry in self.conditions if entry.matches(name)), None)
+
+    def map(self, change: Callable[[Scalar], Scalar]) -> Setting:
+        """The same setting with every value changed."""
+        return Setting(
+            tuple(replace(entry, values=tuple(map(change, entry.values))) for entry in self.conditions)
+        )
 
     def canonical(self) -> Any:
         """The setting as plain data in one normal form."""

@@ -188,7 +188,7 @@ def _names(entry: str, field: str) -> bool:
 
 def read_recipe(source: str) -> str:
     """The recipe's text, or its URI as it is. Raises UsageError with file and line where it is no mapping."""
-    import yaml
+    from emep.yaml_text import TooDeep, YamlFault, read_yaml
 
     if "://" in source:
         return source
@@ -202,13 +202,12 @@ def read_recipe(source: str) -> str:
     except ValueError as error:
         raise UsageError(f"{source!r}: cannot be read: {error}") from error
     try:
-        document = yaml.safe_load(text)
-    except RecursionError as error:
+        document = read_yaml(text)
+    except TooDeep as error:
         raise UsageError(f"{path}: is nested too deeply for a recipe") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or number that cannot be
-        mark = getattr(error, "problem_mark", None)
-        place = f", line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{path}{place}: not YAML: {getattr(error, 'problem', None) or error}") from error
+    except YamlFault as error:
+        place = f", line {error.line}" if error.line is not None else ""
+        raise UsageError(f"{path}{place}: not YAML: {error.problem}") from error
     if not isinstance(document, dict):
         raise UsageError(f"{path}: a recipe is a mapping with merge_method, not {type(document).__name__}")
     if "merge_method" not in document:
@@ -218,7 +217,7 @@ def read_recipe(source: str) -> str:
 
 def read_settings(entries: list[str]) -> dict[str, Any]:
     """``key=value`` pairs with YAML values. Raises UsageError naming the pair."""
-    import yaml
+    from emep.yaml_text import YamlFault, read_yaml
 
     found: dict[str, Any] = {}
     for entry in entries:
@@ -226,7 +225,7 @@ def read_settings(entries: list[str]) -> dict[str, Any]:
         if not equals or not key.strip():
             raise UsageError(f"--set: {entry!r} is not KEY=VALUE")
         try:
-            found[key.strip()] = yaml.safe_load(value)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            found[key.strip()] = read_yaml(value) if value.strip() else None
+        except YamlFault as error:
             raise UsageError(f"--set {key.strip()}: {value[:80]!r} is not YAML") from error
     return found

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from airflow.sdk.exceptions import AirflowFailException
 
 from emep.dagkit.settings import absolute
+from emep.yaml_text import TooDeep, YamlFault, as_finite, is_yaml_text, read_yaml
 
 
 def read_recipe(value: Any, root: str | None) -> dict[str, Any]:
@@ -24,12 +24,7 @@ def read_recipe(value: Any, root: str | None) -> dict[str, Any]:
     Raises AirflowFailException with one sentence that names the recipe and the place.
     """
     source = "recipe"
-    if (
-        isinstance(value, str)
-        and "\n" not in value.strip()
-        and ": " not in value
-        and not value.strip().startswith("{")
-    ):
+    if isinstance(value, str) and not is_yaml_text(value):
         source = absolute(value.strip(), root)
         try:
             value = Path(source).read_text(encoding="utf-8")
@@ -39,15 +34,12 @@ def read_recipe(value: Any, root: str | None) -> dict[str, Any]:
             raise AirflowFailException(f"recipe: {source} cannot be read: {reason}.") from None
     if isinstance(value, str):
         try:
-            value = yaml.safe_load(value)
-        except RecursionError:
+            value = read_yaml(value)
+        except TooDeep:
             raise AirflowFailException(f"{source}: nested too deeply for a recipe.") from None
-        except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or number that cannot be
-            mark = getattr(error, "problem_mark", None)
-            place = f" line {mark.line + 1}" if mark else ""
-            raise AirflowFailException(
-                f"{source}{place}: this is not YAML: {getattr(error, 'problem', error)}."
-            ) from None
+        except YamlFault as error:
+            place = f" line {error.line}" if error.line is not None else ""
+            raise AirflowFailException(f"{source}{place}: this is not YAML: {error.problem}.") from None
     if not isinstance(value, Mapping):
         raise AirflowFailException(
             f"{source}: a recipe is a mapping that begins with merge_method, not {type(value).__name__}."
@@ -126,12 +118,9 @@ def _start(marker: Mapping[str, Any]) -> Any:
     if "start" in marker:
         return marker["start"]
     bounds = marker["search"]
-    if (
-        isinstance(bounds, list)
-        and len(bounds) == 2
-        and all(isinstance(bound, (int, float)) for bound in bounds)
-    ):
-        return (bounds[0] + bounds[1]) / 2
+    numbers = [as_finite(bound) for bound in bounds] if isinstance(bounds, list) else []
+    if len(numbers) == 2 and numbers[0] is not None and numbers[1] is not None:
+        return (numbers[0] + numbers[1]) / 2
     raise AirflowFailException(f"recipe: search is a range of two numbers, [low, high], not {bounds!r}.")
 
 

@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from engines.evaluation.metrics import by_skill, combined, mean_and_error, summarise
-from engines.evaluation.scoring import ItemScore
+from engines.evaluation.scoring import ItemScore, count_words
 
 
 def choice(ident: str, logprobs: tuple[float, ...], answer: int, skill: str = "s") -> ItemScore:
@@ -61,6 +61,23 @@ def test_bits_per_byte_weighs_texts_by_their_bytes() -> None:
     assert metrics["bits_per_byte"] == pytest.approx(100 / 40)
     assert metrics["byte_perplexity"] == pytest.approx(2**2.5)
     assert metrics["word_perplexity"] == pytest.approx(2**25)
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        ("one", 1),
+        ("one two", 2),
+        (" one", 2),
+        ("one\n", 2),
+        ("\n one  two\t", 4),
+        ("one\u00a0two", 2),
+        (" ", 2),
+    ],
+)
+def test_words_are_counted_as_lm_evaluation_harness_does(words: str, count: int) -> None:
+    # Its count_words is len(re.split(r"\s+", doc)): white space at an end has an empty part beyond it.
+    assert count_words(words) == count
 
 
 def test_the_error_of_bits_per_byte_matches_a_jackknife() -> None:

@@ -13,7 +13,10 @@ from safetensors.torch import load_file, save_file
 from tests.builders.checkpoints import WORDS, save_family, save_model, save_tokenizer
 
 from engines.contract import BadInputError
+from engines.inference.checkpoints import read_state
 from engines.merge.architecture import split_name
+from engines.merge.in_memory import merge_state_dicts
+from engines.merge.methods import METHODS, Base
 from engines.merge.plan import make_plan, open_models
 from engines.merge.planned import MergePlan
 from engines.merge.recipe import parse_recipe
@@ -156,6 +159,23 @@ def test_weights_that_cancel_out_are_refused_where_they_are_normalised(
     with pytest.raises(BadInputError, match="sum to 0"):
         plan_of(recipe)
     plan_of({**recipe, "parameters": {"normalize": False}})
+
+
+@pytest.mark.parametrize("method", [name for name, m in METHODS.items() if m.parameter("normalize")])
+def test_a_tensor_whose_weights_are_all_zero_is_the_base_s_and_refused_where_there_is_no_base(
+    family: dict[str, str], method: str
+) -> None:
+    only_mlp = [{"filter": "mlp", "value": 0.5}, {"value": 0}]
+    models = [{"model": family[name], "parameters": {"weight": only_mlp}} for name in ("one", "two")]
+    recipe = {"merge_method": method, "models": models, "parameters": {"normalize": True}}
+    if METHODS[method].base is not Base.REQUIRED:
+        with pytest.raises(BadInputError, match=r"every weight of tensor .* is 0"):
+            plan_of(recipe)
+        return
+    result = merge_state_dicts({**recipe, "base_model": family["base"]})
+    base = read_state(Path(family["base"]))
+    for name, tensor in result.items():
+        assert torch.equal(tensor, base[name]) == ("mlp" not in name), name
 
 
 def test_an_unknown_model_path_is_named(family: dict[str, str]) -> None:
