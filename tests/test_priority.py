@@ -15,7 +15,7 @@ from emep.ledger.deficits import read_shares
 from emep.policy import Policy, default_policy
 from emep.policy.load import parse_policy_text
 from emep.priority import FairSharePriorityWeight
-from emep.scheduling import plan
+from emep.scheduling.plan import plan
 from emep.weights import LARGEST, Weights, weights
 
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from tests.builders.scheduling import JobBuilder, NodeBuilder
 
 from emep.policy import Policy
-from emep.scheduling import ClusterIndex, plan
+from emep.scheduling.cluster.index import ClusterIndex
 from emep.scheduling.model import Allocation, GpuId, Hold, Job, Node, Plan, Snapshot, UsageRecord
+from emep.scheduling.plan import plan
 
 PlanFunction = Callable[[Snapshot, Policy, float], Plan]
 

@@ -9,8 +9,9 @@ from typing import Any
 from tests.builders.scheduling import NodeBuilder
 
 from emep.policy import Policy, parse_policy_text
-from emep.scheduling import ClusterIndex, plan
+from emep.scheduling.cluster.index import ClusterIndex
 from emep.scheduling.model import Allocation, Hold, Job, Node, Plan, Snapshot, UsageRecord
+from emep.scheduling.plan import plan
 from emep.simulation.failures import Failure
 from emep.simulation.jobs import JobSpec
 from emep.simulation.recording import Outcome, Recording

@@ -13,8 +13,8 @@ from emep.exceptions import InvalidError, NotFoundError, RejectedJobError
 from emep.ledger.planner import Planner
 from emep.ledger.tables import Event
 from emep.policy import Policy
-from emep.scheduling import plan
 from emep.scheduling.model import Plan, Snapshot
+from emep.scheduling.plan import plan
 
 
 def states(bench: Bench, name: str = "n0") -> list[str]:

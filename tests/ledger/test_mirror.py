@@ -16,7 +16,7 @@ from emep.ledger.mirror import Mirror
 from emep.ledger.snapshot import LedgerSnapshot, build_snapshot
 from emep.ledger.tables import Event, Job
 from emep.policy import parse_policy_text
-from emep.scheduling import plan
+from emep.scheduling.plan import plan
 
 NODES = ("n0", "n1", "n2")
 POLICIES = (

@@ -17,8 +17,8 @@ from emep.ledger.planner import LOCK_SECONDS, Planner
 from emep.ledger.runner import Runner
 from emep.ledger.tables import Allocation, AllocationGpu, Clock, Lock
 from emep.policy import Policy
-from emep.scheduling import plan
 from emep.scheduling.model import Plan, Snapshot
+from emep.scheduling.plan import plan
 
 
 class Interrupted(Exception):

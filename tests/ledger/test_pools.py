@@ -10,7 +10,7 @@ from tests.builders.ledger import Bench, events, holders
 from emep.ledger import pools
 from emep.ledger.planner import Planner
 from emep.ledger.stale_reads import NO_LIMIT, SETTLE_SECONDS, StaleReads
-from emep.scheduling import plan
+from emep.scheduling.plan import plan
 
 
 @pytest.fixture

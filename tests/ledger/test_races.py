@@ -16,7 +16,7 @@ from emep.api.schemas import GpuReport, Heartbeat, JobState, NodeRequest, Runnin
 from emep.exceptions import StaleEpochError
 from emep.ledger.planner import Planner
 from emep.ledger.tables import AllocationGpu, AllocationNode, Gpu, Usage
-from emep.scheduling import plan
+from emep.scheduling.plan import plan
 
 
 def just_before(bench: Bench, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Any]) -> None:

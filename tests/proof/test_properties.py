@@ -16,8 +16,8 @@ from tests.proof.effort import proof
 from tests.proof.worlds import World, worlds
 
 from emep.policy import Policy
-from emep.scheduling import plan
 from emep.scheduling.model import GpuId, Plan, Snapshot
+from emep.scheduling.plan import plan
 
 Moment = tuple[Snapshot, Plan, float]
 

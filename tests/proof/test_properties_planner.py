@@ -9,8 +9,9 @@ from tests.proof.effort import proof
 from tests.proof.worlds import World, worlds
 
 from emep.policy import Policy, parse_policy
-from emep.scheduling import IncrementalPlanner, plan
 from emep.scheduling.model import Allocation, Job, Plan, Snapshot
+from emep.scheduling.plan import plan
+from emep.scheduling.planner import IncrementalPlanner
 
 
 class Follower:

@@ -15,8 +15,8 @@ from tests.proof.effort import proof
 from tests.proof.worlds import World, counted, pool_of, worlds
 
 from emep.policy import Policy, default_policy, parse_policy
-from emep.scheduling import plan
 from emep.scheduling.model import Allocation, Plan, Snapshot
+from emep.scheduling.plan import plan
 
 Counted = tuple[int, tuple[Work, ...]]
 

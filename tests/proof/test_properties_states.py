@@ -11,8 +11,8 @@ from tests.proof.draws import all_gpus, draw_job, draw_nodes
 from tests.proof.effort import cases
 
 from emep.policy import Policy, default_policy, parse_policy
-from emep.scheduling import plan
 from emep.scheduling.model import Allocation, GpuId, Hold, Job, Node, Snapshot, UsageRecord
+from emep.scheduling.plan import plan
 
 NOW = 1000.0
 POLICIES: list[dict[str, Any]] = [

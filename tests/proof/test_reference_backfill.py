@@ -11,8 +11,8 @@ from tests.proof.draws import draw_job, draw_load, draw_nodes
 from tests.proof.effort import cases
 
 from emep.policy import Policy, default_policy
-from emep.scheduling import plan
 from emep.scheduling.model import Job, Node, Plan, Snapshot
+from emep.scheduling.plan import plan
 
 NOW = 10.0
 

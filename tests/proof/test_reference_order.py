@@ -11,8 +11,8 @@ from tests.proof.effort import cases
 from tests.proof.reference import Entity, ranked
 
 from emep.policy import Policy, parse_policy
-from emep.scheduling import plan
 from emep.scheduling.model import Job, UsageRecord
+from emep.scheduling.plan import plan
 
 
 def draw_tree(random: Random, depth: int, prefix: str = "p") -> dict[str, Any]:

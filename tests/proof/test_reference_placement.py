@@ -7,8 +7,8 @@ from tests.proof.draws import draw_job, draw_load, draw_nodes
 from tests.proof.effort import cases
 
 from emep.policy import default_policy
-from emep.scheduling import plan
 from emep.scheduling.model import Snapshot
+from emep.scheduling.plan import plan
 
 POLICY = default_policy()
 NOW = 10.0

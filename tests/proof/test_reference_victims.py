@@ -10,8 +10,8 @@ from tests.proof.draws import all_gpus, draw_job, draw_nodes
 from tests.proof.effort import cases
 
 from emep.policy import default_policy, parse_policy
-from emep.scheduling import plan
 from emep.scheduling.model import Allocation, Job, Node, Snapshot
+from emep.scheduling.plan import plan
 
 NOW = 1000.0
 POLICIES = [

@@ -12,8 +12,8 @@ from tests.proof.effort import cases
 from tests.proof.reference import Key, Place
 
 from emep.policy import default_policy
-from emep.scheduling import plan
 from emep.scheduling.model import Job, Node, Snapshot
+from emep.scheduling.plan import plan
 
 POLICY = default_policy()
 

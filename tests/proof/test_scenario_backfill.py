@@ -11,8 +11,8 @@ from tests.builders.replay import History, Replay, Work, work
 from tests.builders.scheduling import NodeBuilder, a_job, a_node, a_pool, a_snapshot, running
 
 from emep.policy import Policy, parse_policy
-from emep.scheduling import plan
 from emep.scheduling.model import ReasonCode
+from emep.scheduling.plan import plan
 
 HOUR = 3600.0
 FCFS, EASY, CONSERVATIVE = 0, 1, None

@@ -9,8 +9,8 @@ from tests.builders.replay import Replay, work
 from tests.builders.scheduling import JobBuilder, a_job, a_node, a_pool, a_snapshot, running, used
 
 from emep.policy import Policy, parse_policy
-from emep.scheduling import plan
 from emep.scheduling.model import Plan, UsageRecord
+from emep.scheduling.plan import plan
 
 HOUR = 3600.0
 

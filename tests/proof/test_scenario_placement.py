@@ -18,8 +18,8 @@ from tests.builders.scheduling import (
 )
 
 from emep.policy import parse_policy
-from emep.scheduling import plan
 from emep.scheduling.model import Allocation, GpuId, GpuState, Plan, RejectCode
+from emep.scheduling.plan import plan
 
 DEFAULT = parse_policy({})
 

@@ -9,8 +9,8 @@ from tests.builders.replay import Replay, work
 from tests.builders.scheduling import JobBuilder, NodeBuilder, a_job, a_node, a_pool, a_snapshot, running
 
 from emep.policy import Policy, parse_policy
-from emep.scheduling import plan
 from emep.scheduling.model import Allocation, Plan, ReasonCode
+from emep.scheduling.plan import plan
 
 DEFAULT = parse_policy({})
 ONLY_LOW = parse_policy({"queues": {"merge": {"preempts": {"critical": ["low"], "high": ["low"]}}}})

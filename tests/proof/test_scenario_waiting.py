@@ -13,8 +13,8 @@ from tests.proof.effort import proof
 from tests.proof.worlds import counted, pool_of
 
 from emep.policy import default_policy, parse_policy
-from emep.scheduling import plan
 from emep.scheduling.model import GpuState, Plan, ReasonCode, Snapshot, Waiting
+from emep.scheduling.plan import plan
 
 DEFAULT = parse_policy({})
 Counted = tuple[int, tuple[Work, ...]]

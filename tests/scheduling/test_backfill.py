@@ -7,7 +7,7 @@ from tests.builders.replay import Replay, work
 from tests.builders.scheduling import a_job, a_node, a_pool, a_snapshot, gpu_ids, running
 
 from emep.policy import Policy, parse_policy
-from emep.scheduling import plan
+from emep.scheduling.plan import plan
 
 HOUR = 3600.0
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.builders.scheduling import a_node
 
-from emep.scheduling import ClusterIndex
+from emep.scheduling.cluster.index import ClusterIndex
 from emep.scheduling.placement.large_region import tightest
 from emep.scheduling.placement.room import CellCounts, Room
 from emep.scheduling.placement.small_region import cover

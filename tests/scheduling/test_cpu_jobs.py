@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.builders.scheduling import GIB, JobBuilder, a_job, a_node, a_snapshot, running
 
 from emep.policy import parse_policy
-from emep.scheduling import plan
 from emep.scheduling.model import Allocation, Plan, RejectCode
+from emep.scheduling.plan import plan
 
 DEFAULT = parse_policy({})
 

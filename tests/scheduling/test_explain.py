@@ -16,8 +16,8 @@ from tests.builders.scheduling import (
 )
 
 from emep.policy import Policy, parse_policy
-from emep.scheduling import plan
 from emep.scheduling.model import Allocation, GpuState, UsageRecord, Waiting
+from emep.scheduling.plan import plan
 
 DEFAULT = parse_policy({})
 

@@ -8,8 +8,9 @@ import pytest
 from tests.builders.scheduling import JobBuilder, a_job, a_pool, a_snapshot, used
 
 from emep.policy import Policy, parse_policy
-from emep.scheduling import plan
-from emep.scheduling.order import is_starving, key_among_equals
+from emep.scheduling.durations import is_starving
+from emep.scheduling.order import key_among_equals
+from emep.scheduling.plan import plan
 
 
 def starts(

@@ -20,8 +20,9 @@ from tests.builders.scheduling import (
 )
 
 from emep.policy import parse_policy
-from emep.scheduling import ClusterIndex, plan
+from emep.scheduling.cluster.index import ClusterIndex
 from emep.scheduling.model import GpuState, Plan
+from emep.scheduling.plan import plan
 
 DEFAULT = parse_policy({})
 

@@ -11,8 +11,10 @@ from tests.builders.replay import Replay, Work, work
 from tests.builders.scheduling import a_job, a_node, a_pool, running
 
 from emep.policy import Policy, parse_policy
-from emep.scheduling import ClusterIndex, IncrementalPlanner, plan
+from emep.scheduling.cluster.index import ClusterIndex
 from emep.scheduling.model import Node, Plan, Snapshot
+from emep.scheduling.plan import plan
+from emep.scheduling.planner import IncrementalPlanner
 
 
 def follow(planner: IncrementalPlanner) -> Callable[[Snapshot, Policy, float], Plan]:

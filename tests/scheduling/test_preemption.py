@@ -10,8 +10,8 @@ from tests.builders.replay import Replay, work
 from tests.builders.scheduling import a_job, a_node, a_pool, a_snapshot, gpu_ids, running
 
 from emep.policy import Policy, parse_policy
-from emep.scheduling import plan
 from emep.scheduling.model import Allocation, GpuId, Hold, Plan
+from emep.scheduling.plan import plan
 
 DEFAULT = parse_policy({})
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.builders.scheduling import JobBuilder, a_job, a_pool, a_snapshot, running
 
 from emep.policy import parse_policy
-from emep.scheduling import plan
 from emep.scheduling.model import Hold
+from emep.scheduling.plan import plan
 
 POLICY = parse_policy(
     {

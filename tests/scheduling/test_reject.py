@@ -8,8 +8,10 @@ import pytest
 from tests.builders.scheduling import GIB, a_job, a_node, a_pool, a_snapshot, running
 
 from emep.policy import parse_policy
-from emep.scheduling import ClusterIndex, plan, validate_job
+from emep.scheduling.cluster.index import ClusterIndex
+from emep.scheduling.intake import validate_job
 from emep.scheduling.model import GpuState, RejectCode
+from emep.scheduling.plan import plan
 
 POLICY = parse_policy(
     {

@@ -10,8 +10,8 @@ import pytest
 from tests.builders.scheduling import a_job, a_node
 
 from emep.policy import parse_policy
-from emep.scheduling import ClusterIndex
 from emep.scheduling.cluster import domains as _domains
+from emep.scheduling.cluster.index import ClusterIndex
 from emep.scheduling.placement.feasibility import fits
 from emep.scheduling.request import Request, request_of
 from emep.scheduling.reservations.release import earliest_release
@@ -26,7 +26,7 @@ def some_request(random: Random, index: ClusterIndex) -> Request:
         job = job.nvlink()
     if random.random() < 0.4:
         job = job.within(random.choice(["node", "rack", "block"]))
-    return request_of(job.build(), parse_policy({}), index)
+    return request_of(job.build(), parse_policy({}), index.pools)
 
 
 @pytest.mark.parametrize("lopsided", [False, True])

@@ -23,7 +23,7 @@ from emep.ledger.repository import current_allocation
 from emep.ledger.states import AllocationEvent, JobEvent, YieldCause
 from emep.ledger.tables import Job
 from emep.ledger.views import to_datetime
-from emep.scheduling import validate_job
+from emep.scheduling.intake import validate_job
 from emep.units import count_of
 
 EXIT_DONE, EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_GPU_MEMORY = 0, 65, 75, 86

@@ -15,7 +15,7 @@ from emep.ledger.base import LedgerBase
 from emep.ledger.job_rows import model_job
 from emep.ledger.tables import Job
 from emep.policy import Policy
-from emep.scheduling import validate_job
+from emep.scheduling.intake import validate_job
 from emep.scheduling.model import Reject, RejectCode
 
 _CAPACITY = frozenset(RejectCode) - {

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from emep.ledger.database import Database
 from emep.ledger.node_rows import read_nodes
 from emep.ledger.tables import Node
-from emep.scheduling import ClusterIndex
+from emep.scheduling.cluster.index import ClusterIndex
 
 LOOK_SECONDS = 1.0
 """How old the copy may be that a job is accepted by. Before one is refused for good, it is compared."""

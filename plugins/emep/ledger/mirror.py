@@ -33,9 +33,9 @@ from emep.ledger.snapshot import (
 )
 from emep.ledger.tables import Event
 from emep.policy import Policy
-from emep.scheduling import IncrementalPlanner as Core
 from emep.scheduling import model
 from emep.scheduling.collection import no_collection
+from emep.scheduling.planner import IncrementalPlanner as Core
 
 log = logging.getLogger(__name__)
 CHECK_SECONDS = 300.0

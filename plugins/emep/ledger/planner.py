@@ -25,9 +25,9 @@ from emep.ledger.service import LedgerService
 from emep.ledger.snapshot import LedgerSnapshot
 from emep.ledger.tables import Clock, Lock
 from emep.policy import Policy
-from emep.scheduling import plan
 from emep.scheduling.collection import no_collection
 from emep.scheduling.model import Plan, Reason, Snapshot
+from emep.scheduling.plan import plan
 
 log = logging.getLogger(__name__)
 PlanFunction = Callable[[Snapshot, Policy, float], Plan]

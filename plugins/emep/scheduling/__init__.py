@@ -1,8 +1,5 @@
-"""The scheduling core: pure decisions over an immutable snapshot."""
+"""The scheduling core: pure decisions over an immutable snapshot.
 
-from emep.scheduling.cluster.index import ClusterIndex
-from emep.scheduling.pending import validate_job
-from emep.scheduling.plan import plan
-from emep.scheduling.planner import IncrementalPlanner
-
-__all__ = ["ClusterIndex", "IncrementalPlanner", "plan", "validate_job"]
+``plan.plan`` decides on a snapshot, ``planner.IncrementalPlanner`` the same for callers that tell it what
+changes, ``intake.validate_job`` whether a job can ever run.
+"""

@@ -14,6 +14,7 @@ from emep.scheduling.cluster.index import ClusterIndex
 from emep.scheduling.cluster.occupancy import Occupancy
 from emep.scheduling.explain.reasons import Explainer
 from emep.scheduling.fair_share import FairTree
+from emep.scheduling.intake import PendingJobs
 from emep.scheduling.model import (
     Hold,
     Job,
@@ -27,7 +28,7 @@ from emep.scheduling.model import (
 )
 from emep.scheduling.order import Lines, PendingOrder
 from emep.scheduling.overtaking import Overtaking
-from emep.scheduling.pending import Blocked, PendingJob, PendingJobs
+from emep.scheduling.pending import Blocked, PendingJob
 from emep.scheduling.placement.place import place
 from emep.scheduling.plan_state import PlanState
 from emep.scheduling.preemption.choose import Preemption

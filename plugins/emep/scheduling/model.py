@@ -209,6 +209,10 @@ class RejectCode(str, Enum):
     """The project lists its members (found by the ledger)."""
 
 
+Verdict = tuple[RejectCode, str, str]
+"""Why a job can never run: code, message, field of the job."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """One thing that blocks a job."""

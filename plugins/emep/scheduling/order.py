@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 
 from emep.policy.model import Policy
+from emep.scheduling.durations import expected_duration, is_starving
 from emep.scheduling.fair_share import Entity, FairTree
 from emep.scheduling.model import Job
 from emep.scheduling.pending import Leaf, PendingJob
-from emep.scheduling.request import run_limit
 
 AmongEquals = tuple[float, float, float, str]
 """(starving first, size, submission, id)."""
-
-
-def expected_duration(job: Job, policy: Policy) -> float:
-    """Seconds a run is expected to take, for order and estimates only: history, else its limit, else inf."""
-    if job.estimated_duration is not None:
-        return job.estimated_duration
-    limit = run_limit(job, policy)
-    return math.inf if limit is None else limit
-
-
-def waited(job: Job, now: float) -> float:
-    """Seconds since the job last entered the queue."""
-    return now - (job.submit_time if job.queued_at is None else job.queued_at)
-
-
-def is_starving(job: Job, policy: Policy, now: float) -> bool:
-    """Whether the job has waited so long that it goes back to submission order."""
-    return policy.starvation_bound is not None and waited(job, now) >= policy.starvation_bound
 
 
 def key_among_equals(job: Job, policy: Policy, now: float) -> AmongEquals:

@@ -12,9 +12,9 @@ from emep.scheduling.cluster.index import ClusterIndex
 from emep.scheduling.cluster.occupancy import Occupancy
 from emep.scheduling.collection import no_collection
 from emep.scheduling.cycle import Cycle
+from emep.scheduling.intake import book_of
 from emep.scheduling.model import Plan, Snapshot
 from emep.scheduling.order import Lines
-from emep.scheduling.pending import book_of
 from emep.scheduling.quota import Holdings
 
 

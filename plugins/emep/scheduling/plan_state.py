@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from emep.scheduling.cluster.arrays import BoolArray, FloatArray, IntArray
+from emep.scheduling.cluster.arrays import BoolArray, Filter, FloatArray, IntArray
 from emep.scheduling.cluster.hosts import HostRoom, capped
-from emep.scheduling.cluster.index import ClusterIndex, Filter
+from emep.scheduling.cluster.index import ClusterIndex
 from emep.scheduling.cluster.occupancy import Occupancy, sum_by
 from emep.scheduling.model import Hold, Job
 from emep.scheduling.placement.room import CellCounts, Room

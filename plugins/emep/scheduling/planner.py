@@ -14,9 +14,10 @@ from emep.scheduling.cluster.occupancy import Occupancy
 from emep.scheduling.collection import no_collection
 from emep.scheduling.cycle import Cycle
 from emep.scheduling.explain.reasons import Explainer
+from emep.scheduling.intake import PendingJobs, book_of
 from emep.scheduling.model import Allocation, Hold, Job, Node, Plan, Reason, UsageRecord
 from emep.scheduling.order import AmongEquals, Lines, key_among_equals
-from emep.scheduling.pending import PendingJob, PendingJobs, book_of
+from emep.scheduling.pending import PendingJob
 from emep.scheduling.quota import Holdings
 
 

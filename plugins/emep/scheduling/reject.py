@@ -8,17 +8,14 @@ import numpy as np
 
 from emep.policy.errors import suggest
 from emep.policy.model import Policy
-from emep.scheduling.cluster.arrays import BoolArray, IntArray
+from emep.scheduling.cluster.arrays import BoolArray, Filter, IntArray
 from emep.scheduling.cluster.hosts import HostRoom, capped
-from emep.scheduling.cluster.index import NO_GROUP, ClusterIndex, Filter
-from emep.scheduling.model import Job, RejectCode
+from emep.scheduling.cluster.index import NO_GROUP, ClusterIndex
+from emep.scheduling.model import Job, RejectCode, Verdict
 from emep.scheduling.placement.feasibility import domains_at, fits
 from emep.scheduling.quota import Limit, limits_of
 from emep.scheduling.request import Request
 from emep.units import count_of, format_memory
-
-Verdict = tuple[RejectCode, str, str]
-"""Code, message, field of the job."""
 
 
 def against_policy(job: Job, policy: Policy, limits: Iterable[Limit] | None = None) -> Verdict | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from emep.policy.model import Policy
-from emep.scheduling.cluster.index import ClusterIndex, Filter
+from emep.scheduling.cluster.arrays import Filter
 from emep.scheduling.model import Job
 
 LEVELS: Final = ("block", "rack", "node")
@@ -64,8 +65,8 @@ class Request:
         return (pool, self.gpu_type, self.gpu_memory_min, self.affinity, self.anti_affinity)
 
 
-def request_of(job: Job, policy: Policy, index: ClusterIndex) -> Request:
-    """The request of a job whose queue the policy knows."""
+def request_of(job: Job, policy: Policy, pools: Iterable[str]) -> Request:
+    """The request of a job whose queue the policy knows; ``pools``: all pools of the cluster."""
     rules = policy.queues[job.queue]
     level = job.topology_required if job.topology_required in LEVELS else None
     nvlink = job.nvlink_required or job.topology_required == "nvlink"
@@ -74,7 +75,7 @@ def request_of(job: Job, policy: Policy, index: ClusterIndex) -> Request:
         node_count=job.node_count or 0,
         cpu=job.cpu,
         memory=job.memory,
-        pools=tuple(index.pools) if rules.pools is None else rules.pools,
+        pools=tuple(pools) if rules.pools is None else rules.pools,
         gpu_type=job.gpu_type,
         gpu_memory_min=job.gpu_memory_min,
         nvlink=nvlink,

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 from emep.policy import Policy
-from emep.scheduling import plan
 from emep.scheduling.model import Node, Reservation, Snapshot
+from emep.scheduling.plan import plan
 from emep.simulation.failures import Failure
 from emep.simulation.health import ClusterHealth
 from emep.simulation.jobs import JobSpec

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from emep.policy import Policy
-from emep.scheduling import ClusterIndex, IncrementalPlanner
+from emep.scheduling.cluster.index import ClusterIndex
 from emep.scheduling.model import Allocation, Hold, Job, Node, Plan, UsageRecord
+from emep.scheduling.planner import IncrementalPlanner
 from emep.simulation.strategies import Strategy
 
 

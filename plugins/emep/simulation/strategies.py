@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from emep.scheduling import ClusterIndex
+from emep.scheduling.cluster.index import ClusterIndex
 
 Ranks = npt.NDArray[np.int64]
 Strategy = Callable[[ClusterIndex], Ranks]

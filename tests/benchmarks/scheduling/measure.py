@@ -16,8 +16,11 @@ from tests.benchmarks.scheduling.load import cluster, snapshot
 from tests.benchmarks.scheduling.replays import churn, cohorts
 
 from emep.policy import default_policy
-from emep.scheduling import ClusterIndex, IncrementalPlanner, plan, validate_job
+from emep.scheduling.cluster.index import ClusterIndex
+from emep.scheduling.intake import validate_job
 from emep.scheduling.model import Allocation, GpuId, Job
+from emep.scheduling.plan import plan
+from emep.scheduling.planner import IncrementalPlanner
 
 POLICY = default_policy().for_simulation()
 

@@ -10,8 +10,8 @@ from random import Random
 from tests.benchmarks.scheduling.load import cluster
 
 from emep.policy import Policy, default_policy, parse_policy
-from emep.scheduling import IncrementalPlanner
 from emep.scheduling.model import Allocation, Gpu, Job, Node, UsageRecord
+from emep.scheduling.planner import IncrementalPlanner
 
 
 @dataclass

@@ -10,8 +10,8 @@ from tests.benchmarks.scheduling.load import cluster, snapshot
 from tests.benchmarks.scheduling.measure import MEASURES, POLICY
 from tests.benchmarks.scheduling.replays import churn, cohorts
 
-from emep.scheduling import plan
 from emep.scheduling.model import Snapshot
+from emep.scheduling.plan import plan
 
 
 def held(load: Snapshot) -> int:

@@ -13,15 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from emep.scheduling.cluster.arrays import BoolArray, FloatArray, IntArray
+from emep.scheduling.cluster.arrays import BoolArray, Filter, FloatArray, IntArray
 from emep.scheduling.cluster.domains import Domains
 from emep.scheduling.model import Gpu, GpuId, GpuState, Node, Placement
 
 NO_GROUP: Final = -1
 """Group number of a GPU without NVLink: an island of its own."""
-
-Filter = tuple[str, str, int, tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]
-"""What makes a cell eligible: pool, GPU type ("" = any), least memory, affinity, anti-affinity."""
 
 
 class ClusterIndex:

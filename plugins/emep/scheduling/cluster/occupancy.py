@@ -12,9 +12,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from emep.policy.model import Policy
-from emep.scheduling.cluster.arrays import BoolArray, FloatArray, IntArray
+from emep.scheduling.cluster.arrays import BoolArray, Filter, FloatArray, IntArray
 from emep.scheduling.cluster.hosts import Hosts
-from emep.scheduling.cluster.index import NO_GROUP, ClusterIndex, Filter
+from emep.scheduling.cluster.index import NO_GROUP, ClusterIndex
 from emep.scheduling.model import Allocation, Job
 from emep.scheduling.request import is_preemptible, run_limit
 

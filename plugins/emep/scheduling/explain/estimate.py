@@ -12,9 +12,9 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from emep.scheduling.durations import expected_duration
 from emep.scheduling.explain.view import CycleView
 from emep.scheduling.model import Job
-from emep.scheduling.order import expected_duration
 from emep.scheduling.pending import Blocked
 from emep.scheduling.request import Request
 from emep.scheduling.reservations.cpu import nodes_for

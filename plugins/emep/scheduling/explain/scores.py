@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from emep.policy.model import Policy
+from emep.scheduling.durations import is_starving, waited
 from emep.scheduling.fair_share import FairTree
 from emep.scheduling.model import Job, ScoreTerms
-from emep.scheduling.order import is_starving, waited
 from emep.units import format_duration
 
 

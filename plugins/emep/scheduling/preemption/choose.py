@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emep.scheduling.cluster.arrays import BoolArray, IntArray
-from emep.scheduling.cluster.index import Filter
+from emep.scheduling.cluster.arrays import BoolArray, Filter, IntArray
 from emep.scheduling.model import Job
 from emep.scheduling.pending import PendingJob
 from emep.scheduling.placement.place import place

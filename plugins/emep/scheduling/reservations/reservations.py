@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emep.scheduling.cluster.arrays import BoolArray, FloatArray, IntArray
-from emep.scheduling.cluster.index import ClusterIndex, Filter
+from emep.scheduling.cluster.arrays import BoolArray, Filter, FloatArray, IntArray
+from emep.scheduling.cluster.index import ClusterIndex
 from emep.scheduling.model import Job
 from emep.scheduling.request import Request
 from emep.scheduling.reservations.grid import Grid
