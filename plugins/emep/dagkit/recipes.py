@@ -14,7 +14,6 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from emep.dagkit.settings import absolute
-from emep.yaml_text import TooDeep, YamlFault, as_finite, is_yaml_text, read_yaml
 
 
 def read_recipe(value: Any, root: str | None) -> dict[str, Any]:
@@ -23,6 +22,9 @@ def read_recipe(value: Any, root: str | None) -> dict[str, Any]:
     ``value`` is a mapping, YAML text, or the path or ``file://`` URI of a YAML file below ``root``.
     Raises AirflowFailException with one sentence that names the recipe and the place.
     """
+    # Parsing a DAG imports nothing of the engines; reading a recipe does.
+    from emep.yaml_text import TooDeep, YamlFault, is_yaml_text, read_yaml
+
     source = "recipe"
     if isinstance(value, str) and not is_yaml_text(value):
         source = absolute(value.strip(), root)
@@ -115,6 +117,8 @@ def at_start(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _start(marker: Mapping[str, Any]) -> Any:
+    from emep.yaml_text import as_finite
+
     if "start" in marker:
         return marker["start"]
     bounds = marker["search"]
