@@ -9,7 +9,7 @@ import pytest
 from fastapi.routing import APIRoute
 from sqlalchemy import func, select
 
-from emep.api.limits import MAX_BODY_BYTES
+from emep.api.bodies import DEFAULT_BYTES as MAX_BODY_BYTES
 from emep.ledger.tables import Allocation, Event, Job, Node
 
 from .conftest import Api

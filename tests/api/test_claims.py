@@ -61,3 +61,32 @@ def test_the_try_after_a_lost_worker_takes_what_the_one_before_has_asked_for(api
     complete_by_hand(api, "emep", first)
     again = api.submit("emep", **asked, airflow=task(2))
     assert (again.status_code, again.json()["id"], again.json()["result"]) == (200, first, INVENTED)
+
+
+# ---- queries ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "field"),
+    [
+        ("GET", "/jobs", "stat=running", "stat"),
+        ("GET", "/jobs", "State=running", "State"),
+        ("GET", "/jobs", "limit=1&limit=2", "limit"),
+        ("GET", "/jobs/JOB", "verbose=1", "verbose"),
+        ("POST", "/jobs", "dry_run=true", "dry_run"),
+        ("DELETE", "/jobs/JOB", "raeson=old", "raeson"),
+        ("GET", "/nodes", "\u00e9=1", "\\xe9"),
+        ("GET", "/emep/openapi.json", "x=1", "x"),
+    ],
+)
+def test_a_query_that_nothing_would_look_at_is_refused_by_name(
+    api: Api, method: str, path: str, query: str, field: str
+) -> None:
+    job_id = api.submit("op").json()["id"]
+    answer = api.call("op", method, f"{path.replace('JOB', job_id)}?{query}")
+    assert (answer.status_code, answer.json()["field"]) == (422, field)
+
+
+def test_a_state_may_be_asked_for_more_than_once(api: Api) -> None:
+    api.submit("alice")
+    assert api.call("op", "GET", "/jobs?state=pending&state=running").json()["total"] == 1

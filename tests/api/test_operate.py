@@ -88,8 +88,7 @@ def test_a_thousand_jobs_are_one_batch_and_one_more_is_too_many(api: Api) -> Non
 
 def test_nobody_s_entry_may_speak_for_another_dag_than_he_may_edit(api: Api) -> None:
     body = {"jobs": [{"spec": SPEC, "airflow": {"dag_id": "d", "run_id": "r", "task_id": "t"}}]}
-    answer = api.call("viewer", "POST", "/jobs:batch", json=body).json()
-    assert (answer["items"][0]["status"], answer["created"]) == (403, 0)
+    assert api.call("viewer", "POST", "/jobs:batch", json=body).status_code == 403
 
 
 # ---- what jobs may say -----------------------------------------------------------------------------------

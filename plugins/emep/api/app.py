@@ -16,7 +16,8 @@ from starlette.concurrency import run_in_threadpool
 
 from emep.api import problems
 from emep.api.auth import authenticate
-from emep.api.limits import BodyLimit
+from emep.api.guarded import GuardedRoute
+from emep.api.limits import EndUnread
 from emep.api.routes import allocations, dead_letters, health, jobs, leases, nodes, shares, system
 from emep.api.runtime import Runtime
 
@@ -45,7 +46,8 @@ def create_app(runtime: Runtime | None = None) -> FastAPI:
         openapi_url=None,
         dependencies=[Depends(authenticate)],
     )
-    app.add_middleware(BodyLimit)
+    app.router.route_class = GuardedRoute
+    app.add_middleware(EndUnread)
     problems.install(app)
     app.include_router(system.root)
     for router in (

@@ -18,6 +18,8 @@ from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
+from emep.api.guards import get_caller, guard
+from emep.api.origins import check_origin
 from emep.api.runtime import get_runtime
 from emep.exceptions import ForbiddenError, NotAuthenticatedError
 from emep.ledger.ids import AGENT_PREFIX, LEASE_PREFIX, same_secret
@@ -51,6 +53,9 @@ async def authenticate(request: Request) -> Caller | None:
     """The caller, kept in ``request.state.caller``; NotAuthenticatedError (401) for anybody else."""
     if request.scope.get("endpoint") in PUBLIC_ENDPOINTS:
         return None
+    known: Caller | None = getattr(request.state, "caller", None)
+    if known is not None:
+        return known
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     token = token.strip() if scheme.lower() == "bearer" else ""
     if token.startswith(AGENT_PREFIX):
@@ -58,6 +63,8 @@ async def authenticate(request: Request) -> Caller | None:
     elif token.startswith(LEASE_PREFIX):
         caller = await _lease(request, token)
     else:
+        if not token:
+            check_origin(request)
         caller = await _airflow_user(request, token)
     request.state.caller = caller
     return caller
@@ -212,86 +219,87 @@ def may_edit_tasks(caller: Caller, dag_id: str | None) -> bool:
     )
 
 
-# Coroutines, which run where the request is read: a plain function of FastAPI's is handed to a thread and
-# back, and while the planner computes each of those waits for its turn. Only questions to Airflow's auth
-# manager, which may ask a database, go to a thread.
-
-
-async def get_caller(request: Request) -> Caller:
-    """Who calls this route."""
-    caller: Caller | None = getattr(request.state, "caller", None)
-    if caller is None:
-        raise NotAuthenticatedError("not authenticated")
-    return caller
-
+# Only questions to Airflow's auth manager, which may ask a database, go to a thread.
 
 CallerDep = Annotated[Caller, Depends(get_caller)]
 
 
-def _user_only(caller: Caller) -> None:
+def user_only(caller: Caller) -> None:
+    """Raise ForbiddenError for agents and holders of a lease."""
     if caller.kind != "user":
         raise ForbiddenError(
             f"this route is for people and programs with Airflow's tokens, not for {caller.name}"
         )
 
 
-async def require_reader(caller: CallerDep) -> Caller:
+@guard
+async def require_reader(_: Request, caller: Caller) -> None:
     """A user who may see the cluster."""
-    _user_only(caller)
+    user_only(caller)
     if not await run_in_threadpool(may_view, caller):
         raise ForbiddenError(f"{caller.name} may not see the cluster's activity")
-    return caller
 
 
-async def require_user(caller: CallerDep) -> Caller:
-    """A user; the route itself asks for the rest."""
-    _user_only(caller)
-    return caller
+@guard
+async def require_submitter(request: Request, caller: Caller) -> None:
+    """A user who may submit jobs.
+
+    Of the service account the DAGs that it names are looked at, which are in the body.
+    """
+    user_only(caller)
+    if caller.name == get_runtime(request).settings.service_user:
+        return
+    if not await run_in_threadpool(may_edit_tasks, caller, None):
+        raise ForbiddenError(f"{caller.name} may read but not submit jobs")
 
 
-async def require_agent(caller: CallerDep) -> Caller:
+@guard
+async def require_agent(_: Request, caller: Caller) -> None:
     """A node's agent."""
     if caller.kind != "agent":
         raise ForbiddenError("this route is for agents (Authorization: Bearer emep-agent.SECRET)")
-    return caller
 
 
-async def require_agent_or_reader(caller: CallerDep) -> Caller:
+@guard
+async def require_agent_or_reader(request: Request, caller: Caller) -> None:
     """A node's agent, or a user who may see the cluster."""
-    return caller if caller.kind == "agent" else await require_reader(caller)
+    if caller.kind != "agent":
+        await require_reader(request)
 
 
-async def require_agent_or_operator(caller: CallerDep) -> Caller:
+@guard
+async def require_agent_or_operator(_: Request, caller: Caller) -> None:
     """A node's agent, or a user who may change the cluster."""
-    if caller.kind == "agent" or await run_in_threadpool(may_operate, caller):
-        return caller
-    raise ForbiddenError(f"{caller.name} may not change nodes; an agent or an operator may")
+    if caller.kind != "agent" and not await run_in_threadpool(may_operate, caller):
+        raise ForbiddenError(f"{caller.name} may not change nodes; an agent or an operator may")
 
 
-async def require_operator(caller: CallerDep) -> Caller:
+@guard
+async def require_operator(_: Request, caller: Caller) -> None:
     """A user who may change the cluster."""
-    _user_only(caller)
+    user_only(caller)
     if not await run_in_threadpool(may_operate, caller):
         raise ForbiddenError(f"{caller.name} may not change the cluster; an operator or administrator may")
-    return caller
 
 
-async def require_holder(caller: CallerDep) -> Caller:
+@guard
+async def require_holder(_: Request, caller: Caller) -> None:
     """The holder of the allocation in the path (``authenticate`` has compared the token)."""
     if caller.kind != "lease":
         raise ForbiddenError(
             "this route is for the allocation's holder (Authorization: Bearer emep-lease.TOKEN)"
         )
-    return caller
 
 
-async def require_holder_or_reader(caller: CallerDep) -> Caller:
+@guard
+async def require_holder_or_reader(request: Request, caller: Caller) -> None:
     """The holder of the allocation in the path, or a user who may see the cluster."""
-    return caller if caller.kind == "lease" else await require_reader(caller)
+    if caller.kind != "lease":
+        await require_reader(request)
 
 
 Reader = Annotated[Caller, Depends(require_reader)]
-User = Annotated[Caller, Depends(require_user)]
+Submitting = Annotated[Caller, Depends(require_submitter)]
 Agent = Annotated[Caller, Depends(require_agent)]
 AgentOrReader = Annotated[Caller, Depends(require_agent_or_reader)]
 AgentOrOperator = Annotated[Caller, Depends(require_agent_or_operator)]

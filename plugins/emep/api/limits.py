@@ -1,42 +1,27 @@
-"""Refuses bodies that are larger than any honest request, before they are in memory."""
+"""Ends a connection whose request was answered before all of its body had come."""
 
 from __future__ import annotations
 
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from emep.api.problems import problem
-
-MAX_BODY_BYTES = 8 * 1024**2
+from emep.api.bodies import UNREAD
 
 
-class BodyLimit:
-    """ASGI middleware: 413 past ``limit`` bytes, declared or not."""
+class EndUnread:
+    """ASGI middleware: ``Connection: close`` where the rest of a body may still be under way.
 
-    def __init__(self, app: ASGIApp, limit: int = MAX_BODY_BYTES) -> None:
+    A client that is refused could otherwise hold the connection by sending that rest as slowly as it likes.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self.limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count what is received."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        sentence = f"a request may have {self.limit} bytes; send less at once"
-        declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if declared.isdigit() and int(declared) > self.limit:
-            refusal = problem(413, "Too large", sentence, code="too_large")
-            await refusal(scope, receive, send)
-            return
-        received = 0
+        """Add the header to the answer."""
 
-        async def counted() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self.limit:
-                # Raised where the body is read, so it is answered as every other refusal is.
-                raise HTTPException(413, sentence)
-            return message
+        async def closing(message: Message) -> None:
+            if message["type"] == "http.response.start" and scope.get(UNREAD):
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+            await send(message)
 
-        await self.app(scope, counted, send)
+        await self.app(scope, receive, closing)

@@ -8,6 +8,8 @@ from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from emep.api.auth import Holder, HolderOrReader, Reader
+from emep.api.bodies import body_limit
+from emep.api.guarded import GuardedRoute
 from emep.api.parameters import After, AllocationId, Limit, Offset, RuntimeDep
 from emep.api.schemas import (
     AllocationView,
@@ -20,7 +22,7 @@ from emep.api.schemas import (
     Page,
 )
 
-router = APIRouter(tags=["allocations"])
+router = APIRouter(tags=["allocations"], route_class=GuardedRoute)
 
 
 @router.get("/allocations", summary="List allocations, newest first")
@@ -42,6 +44,7 @@ def get_allocation(allocation_id: AllocationId, _: HolderOrReader, runtime: Runt
 
 
 @router.post("/allocations/{allocation_id}/heartbeat", summary="Renew the lease")
+@body_limit(64 * 1024)
 async def heartbeat(
     allocation_id: AllocationId, beat: Heartbeat, _: Holder, runtime: RuntimeDep
 ) -> HeartbeatAnswer:
@@ -84,6 +87,7 @@ def read_log(
 
 
 @router.post("/allocations/{allocation_id}/complete", summary="The work has ended")
+@body_limit(4 * 1024**2)
 def complete(allocation_id: AllocationId, end: Completion, caller: Holder, runtime: RuntimeDep) -> JobView:
     """Release the GPUs and say how it ended; the same call again is answered the same."""
     return runtime.ledger.complete(allocation_id, end, actor=caller.name)

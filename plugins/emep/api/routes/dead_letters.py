@@ -6,12 +6,13 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
 
-from emep.api.auth import Reader, User
+from emep.api.auth import Reader
+from emep.api.guarded import GuardedRoute
 from emep.api.parameters import ID_PATTERN, After, Limit, Reason, RuntimeDep
-from emep.api.permissions import require_change
+from emep.api.permissions import LetterChanger
 from emep.api.schemas import DeadLetterView, Page, ReasonRequest
 
-router = APIRouter(tags=["dead letters"])
+router = APIRouter(tags=["dead letters"], route_class=GuardedRoute)
 LetterId = Annotated[str, Path(max_length=80, pattern=ID_PATTERN, description="The id of its job.")]
 
 
@@ -37,19 +38,19 @@ def get_letter(letter_id: LetterId, _: Reader, runtime: RuntimeDep) -> DeadLette
 
 @router.post("/dead-letters/{letter_id}/requeue", summary="Run it again")
 def requeue(
-    letter_id: LetterId, caller: User, runtime: RuntimeDep, request: ReasonRequest | None = None
+    letter_id: LetterId, caller: LetterChanger, runtime: RuntimeDep, request: ReasonRequest | None = None
 ) -> DeadLetterView:
     """The job waits again; where an Airflow task asked for it, that task is cleared and asks again.
 
     409 where that task cannot be cleared, or the letter is resolved.
     """
-    require_change(caller, runtime.ledger.dead_letter(letter_id).job, "requeue")
     reason = request.reason if request else ""
     return runtime.ledger.requeue_dead_letter(letter_id, actor=caller.name, reason=reason)
 
 
 @router.delete("/dead-letters/{letter_id}", summary="Discard it")
-def discard(letter_id: LetterId, caller: User, runtime: RuntimeDep, reason: Reason = "") -> DeadLetterView:
+def discard(
+    letter_id: LetterId, caller: LetterChanger, runtime: RuntimeDep, reason: Reason = ""
+) -> DeadLetterView:
     """Nothing runs; the job and the letter stay as they ended, with who discarded it and why."""
-    require_change(caller, runtime.ledger.dead_letter(letter_id).job, "discard the dead letter of")
     return runtime.ledger.discard_dead_letter(letter_id, actor=caller.name, reason=reason)

@@ -8,22 +8,22 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
 
-from emep.api.auth import User, may_operate
+from emep.api.auth import Operator
+from emep.api.guarded import GuardedRoute
 from emep.api.parameters import RuntimeDep, Timeout
 from emep.api.runtime import Runtime
 from emep.api.schemas import Checkup
-from emep.exceptions import ForbiddenError
 from emep.ledger.checkup import check_up
 from emep.ledger.follower import NODES
 
-router = APIRouter(tags=["nodes"])
+router = APIRouter(tags=["nodes"], route_class=GuardedRoute)
 SHORTEST_PAUSE = 1.0
 """Seconds between two looks of one caller at what runs out; news of nodes are not held back by it."""
 
 
 @router.post("/nodes:check", summary="Check every node, GPU and lease now")
 async def check(
-    caller: User,
+    _: Operator,
     runtime: RuntimeDep,
     since: Annotated[
         int | None, Query(ge=0, lt=2**62, description="The cursor of the last answer; none: from now on.")
@@ -34,8 +34,6 @@ async def check(
     out, requeue their jobs. Answers with every finding since the cursor, by whomever; waits up to ``timeout``
     seconds for the first one.
     """
-    if not may_operate(caller):
-        raise ForbiddenError(f"{caller.name} may not check nodes; an operator may")
     clock = asyncio.get_running_loop().time
     deadline = clock() + timeout
     async with runtime.follower.subscribe(NODES) as news:

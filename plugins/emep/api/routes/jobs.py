@@ -11,11 +11,13 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from emep.api.auth import Caller, Reader, User, known_roles, may_edit_tasks
+from emep.api.auth import Caller, Reader, Submitting, known_roles, may_edit_tasks
 from emep.api.batches import submit_all
+from emep.api.bodies import body_limit
 from emep.api.explain import explain
+from emep.api.guarded import GuardedRoute
 from emep.api.parameters import After, JobId, Limit, Reason, RuntimeDep, Text, Timeout
-from emep.api.permissions import require_change
+from emep.api.permissions import JobChanger
 from emep.api.schemas import (
     BatchAnswer,
     BatchRequest,
@@ -32,7 +34,7 @@ from emep.ledger.follower import JOBS
 from emep.ledger.jobs import Submitter
 from emep.settings import Settings
 
-router = APIRouter(tags=["jobs"])
+router = APIRouter(tags=["jobs"], route_class=GuardedRoute)
 MAX_IDS = 5000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
@@ -75,7 +77,7 @@ def submitter_of(caller: Caller, request: JobRequest, settings: Settings) -> Sub
 
 
 @router.post("/jobs", status_code=201, summary="Submit a job")
-async def submit(request: JobRequest, caller: User, runtime: RuntimeDep, response: Response) -> JobView:
+async def submit(request: JobRequest, caller: Submitting, runtime: RuntimeDep, response: Response) -> JobView:
     """Ask for GPUs.
 
     201: a new job; 200: the job that this idempotency key has made before, or that has done the same work for
@@ -92,7 +94,8 @@ async def submit(request: JobRequest, caller: User, runtime: RuntimeDep, respons
 
 
 @router.post("/jobs:batch", summary="Submit many jobs")
-def submit_batch(request: BatchRequest, caller: User, runtime: RuntimeDep) -> BatchAnswer:
+@body_limit(8 * 1024**2)
+def submit_batch(request: BatchRequest, caller: Submitting, runtime: RuntimeDep) -> BatchAnswer:
     """Ask for GPUs for up to 1000 jobs at once: one transaction, and the outcome of each by itself.
 
     200 also where some, or all, were refused: see each one's status and problem.
@@ -209,19 +212,17 @@ def explain_job(job_id: JobId, _: Reader, runtime: RuntimeDep) -> Explanation:
 
 @router.post("/jobs/{job_id}/requeue", summary="Put a job back into the queue")
 def requeue(
-    job_id: JobId, caller: User, runtime: RuntimeDep, request: ReasonRequest | None = None
+    job_id: JobId, caller: JobChanger, runtime: RuntimeDep, request: ReasonRequest | None = None
 ) -> JobView:
     """Running work is told to checkpoint and returns to its place; what has ended waits again.
 
     Where an Airflow task asked for it and it has ended, that task is cleared and asks again with a new job.
     """
-    require_change(caller, runtime.ledger.job(job_id), "requeue")
     reason = request.reason if request else ""
     return runtime.ledger.requeue_job(job_id, actor=caller.name, reason=reason)
 
 
 @router.delete("/jobs/{job_id}", summary="Cancel a job")
-def cancel(job_id: JobId, caller: User, runtime: RuntimeDep, reason: Reason = "") -> JobView:
+def cancel(job_id: JobId, caller: JobChanger, runtime: RuntimeDep, reason: Reason = "") -> JobView:
     """Cancel: at once where it waits; where it runs it is told to checkpoint and exit."""
-    require_change(caller, runtime.ledger.job(job_id), "cancel")
     return runtime.ledger.cancel(job_id, actor=caller.name, reason=reason)

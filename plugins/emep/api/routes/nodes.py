@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 
 from emep.api.auth import Agent, AgentOrOperator, AgentOrReader, Operator
+from emep.api.guarded import GuardedRoute
 from emep.api.parameters import AfterNode, Limit, NodeName, RuntimeDep
 from emep.api.schemas import (
     DrainRequest,
@@ -25,7 +26,7 @@ from emep.api.schemas import (
 )
 from emep.ledger.follower import Subscription, node_topic
 
-router = APIRouter(tags=["nodes"])
+router = APIRouter(tags=["nodes"], route_class=GuardedRoute)
 REPEAT_SECONDS = 5.0
 """An order that was given is given again only after this, so that a poll is no busy loop while it is carried
 out.

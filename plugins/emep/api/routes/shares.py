@@ -7,10 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 
 from emep.api.auth import Operator, Reader
+from emep.api.guarded import GuardedRoute
 from emep.api.parameters import Reason, RuntimeDep
 from emep.api.schemas import FairShareView, OverrideRequest, OverrideView
 
-router = APIRouter(tags=["fair share"])
+router = APIRouter(tags=["fair share"], route_class=GuardedRoute)
 Entity = Annotated[
     str,
     Path(max_length=250, description="queue:NAME, a project (org/team), or a user in one (org/team@u)."),

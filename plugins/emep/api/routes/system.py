@@ -10,11 +10,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from emep.api.auth import CallerDep, Reader, public
 from emep.api.description import page
+from emep.api.guarded import GuardedRoute
 from emep.api.parameters import RuntimeDep
 from emep.api.runtime import Runtime
 
-v1 = APIRouter(tags=["policy"])
-root = APIRouter(include_in_schema=False)
+v1 = APIRouter(tags=["policy"], route_class=GuardedRoute)
+root = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 
 
 @v1.get("/policy", summary="The policy in force")

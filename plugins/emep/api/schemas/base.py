@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextvars import ContextVar
 from enum import Enum
 from typing import Annotated, Any
 
@@ -23,6 +24,8 @@ Labels = Annotated[dict[Name, Text], Field(max_length=200)]
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 MAX_DEPTH = 100
 """Of nested lists and mappings in free-form fields."""
+STORABLE_IS_CHECKED: ContextVar[bool] = ContextVar("STORABLE_IS_CHECKED", default=False)
+"""The API has checked the whole document before it is validated: a large one, in a thread."""
 
 
 class JobState(str, Enum):
@@ -92,6 +95,6 @@ class Request(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _storable(cls, value: Any) -> Any:
-        if isinstance(value, dict):
+        if isinstance(value, dict) and not STORABLE_IS_CHECKED.get():
             check_storable(value)
         return value
