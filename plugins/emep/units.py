@@ -52,6 +52,8 @@ def parse_memory(value: object) -> int:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if not math.isfinite(value) or value < 0:
             raise ValueError(f"memory is a number of bytes, 0 or more, not {value!r}")
+        if value != int(value):
+            raise ValueError(f"memory is a whole number of bytes or text such as 80Gi, not {value!r}")
         return int(value)
     match = _MEMORY.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:

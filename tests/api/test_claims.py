@@ -90,3 +90,78 @@ def test_a_query_that_nothing_would_look_at_is_refused_by_name(
 def test_a_state_may_be_asked_for_more_than_once(api: Api) -> None:
     api.submit("alice")
     assert api.call("op", "GET", "/jobs?state=pending&state=running").json()["total"] == 1
+
+
+# ---- values ----------------------------------------------------------------------------------------------
+
+NO_INTEGERS: list[Any] = [True, False, "2", "", 2.0, 1.5, [2], {}]
+NO_NUMBERS: list[Any] = [True, False, "2", [2.0], {}]
+NO_TRUTHS: list[Any] = [0, 1, "true", "yes", 1.0, []]
+NO_TEXTS: list[Any] = [1, True, 1.5, ["a"], {}]
+MISTAKEN: dict[str, list[Any]] = {
+    "gpu_count": NO_INTEGERS,
+    "node_count": NO_INTEGERS,
+    "gpu_per_node": NO_INTEGERS,
+    "cpu": NO_NUMBERS,
+    "memory": [True, False, 1.5, [1], {}],
+    "gpu_memory_min": [True, 0.5],
+    "max_duration": [True, [1], {}],
+    "checkpoint_interval": [True],
+    "nvlink_required": NO_TRUTHS,
+    "preemptible": NO_TRUTHS,
+    "queue": NO_TEXTS,
+    "idempotency_key": NO_TEXTS,
+    "runtime": NO_TEXTS,
+    "topology.affinity": [{"zone": 1}, {"zone": True}, []],
+    "airflow.map_index": NO_INTEGERS,
+    "airflow.try_number": NO_INTEGERS,
+    "airflow.last_try": NO_TRUTHS,
+    "airflow.run_started_at": [1, True, 1.5, "yesterday", "2025-01-01T00:00:00"],
+    "airflow.execution_timeout": [True],
+}
+
+
+@pytest.mark.parametrize("field", MISTAKEN)
+def test_no_value_of_a_job_is_taken_for_one_of_another_type(api: Api, field: str) -> None:
+    top, _, below = field.partition(".")
+    for value in MISTAKEN[field]:
+        whole = {**(task() if top == "airflow" else {}), below: value} if below else value
+        answer = api.submit("emep", **{top: whole})
+        assert answer.status_code == 422, f"{field} {value!r}: {answer.status_code}"
+        assert answer.json()["field"].startswith(field), answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "good", "field", "wrong"),
+    [
+        ("/nodes", {"name": "n1"}, "cpu", NO_NUMBERS),
+        ("/nodes", {"name": "n1"}, "gpus[0].index", [True, "0", 0.0]),
+        ("/nodes/n0/health", {}, "gpus[0].healthy", NO_TRUTHS),
+        ("/nodes/n0/health", {}, "gpus[0].memory_used", NO_INTEGERS),
+        ("/nodes/n0/health", {}, "gpus[0].temperature_c", NO_NUMBERS),
+        ("/nodes/n0/poll", {}, "timeout", NO_NUMBERS),
+        ("/nodes/n0/poll", {}, "leaving", NO_TRUTHS),
+    ],
+)
+def test_no_value_of_an_agent_is_taken_for_one_of_another_type(
+    api: Api, path: str, good: dict[str, Any], field: str, wrong: list[Any]
+) -> None:
+    api.node()
+    for value in wrong:
+        outer, _, inner = field.partition("[0].")
+        gpu = {"index": 0, "uuid": "u", inner: value} if path == "/nodes" else {"index": 0, inner: value}
+        document = {**good, outer: [gpu] if inner else value}
+        answer = api.call("agent", "POST", path, json=document)
+        assert (answer.status_code, answer.json()["field"]) == (422, field), f"{value!r}: {answer.text}"
+
+
+def test_no_value_of_a_holder_is_taken_for_one_of_another_type(api: Api) -> None:
+    api.node()
+    _, at, token = api.granted()
+    for value in NO_INTEGERS:
+        for what in ("heartbeat", "complete"):
+            body = {"epoch": value, "exit_code": 0} if what == "complete" else {"epoch": value}
+            answer = api.call(token, "POST", f"{at}/{what}", json=body)
+            assert (answer.status_code, answer.json()["field"]) == (422, "epoch"), f"{what} {value!r}"
+        body = {"epoch": 1, "exit_code": value}
+        assert api.call(token, "POST", f"{at}/complete", json=body).json()["field"] == "exit_code"

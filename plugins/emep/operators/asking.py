@@ -100,14 +100,16 @@ class AsksForGpus:
         fields.setdefault("user", run.triggering_user_name or getattr(self, "owner", None))
         fields.setdefault("experiment_id", run.run_id)
         try:
-            return JobRequest(
-                queue=self.job_queue,
-                spec=self.job_spec(),
-                idempotency_key=_try_key(checkpoint_key, ti),
-                checkpoint_key=checkpoint_key,
-                airflow=task,
+            asked = {
+                "queue": self.job_queue,
+                "spec": self.job_spec(),
+                "idempotency_key": _try_key(checkpoint_key, ti),
+                "checkpoint_key": checkpoint_key,
+                "airflow": task,
                 **fields,
-            )
+            }
+            # Templates are rendered to text, so "2" is a number of GPUs here, as it is not in JSON.
+            return JobRequest.model_validate(_numbers(asked), strict=False)
         except ValidationError as error:
             raise AirflowFailException(_first_error(error)) from None
 
@@ -185,6 +187,17 @@ def _try_key(checkpoint_key: str, ti: Any) -> str:
     """
     own = getattr(ti, "id", None)
     return f"{checkpoint_key}/{ti.try_number}" + (f"/{own}" if own else "")
+
+
+def _numbers(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields, with truth values refused where numbers are meant: pydantic would take them for 0 and 1.
+
+    Raises AirflowFailException that names the field.
+    """
+    for name in ("gpu_count", "node_count", "gpu_per_node", "cpu"):
+        if isinstance(fields.get(name), bool):
+            raise AirflowFailException(f"{name}: a number is needed, not {fields[name]}.")
+    return fields
 
 
 def on_one_node(fields: dict[str, Any]) -> None:

@@ -8,16 +8,25 @@ from __future__ import annotations
 import math
 import re
 from contextvars import ContextVar
+from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from emep.units import parse_duration, parse_memory
+
+
+def _moment(value: Any) -> Any:
+    if not isinstance(value, str | datetime):
+        raise ValueError(f"a time is text such as 2025-01-31T12:00:00Z, not {value!r:.80}")
+    return value
+
 
 # Bounds that every database can hold; nobody runs a job for a century or owns 4 EiB of memory.
 Duration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0, le=3.2e9)]
 Memory = Annotated[int, BeforeValidator(parse_memory), Field(ge=0, le=2**62)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_moment), Field(strict=False)]
 Name = Annotated[str, Field(min_length=1, max_length=250)]
 Text = Annotated[str, Field(max_length=250)]
 Labels = Annotated[dict[Name, Text], Field(max_length=200)]
@@ -88,9 +97,12 @@ def check_storable(value: Any, path: str = "", depth: int = 0) -> None:
 
 
 class Request(BaseModel):
-    """Base of what comes in: unknown fields are refused by name."""
+    """Base of what comes in: unknown fields are refused by name, and no value is taken for another's type.
 
-    model_config = ConfigDict(extra="forbid")
+    JSON has numbers, texts and truth values of its own, so ``true`` is no 1, ``"2"`` and ``2.0`` are no 2.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod

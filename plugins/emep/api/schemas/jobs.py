@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
-from emep.api.schemas.base import Duration, JobState, Labels, Memory, Name, Request, Text
+from emep.api.schemas.base import Duration, JobState, Labels, Memory, Moment, Name, Request, Text
 
 
 def check_project(path: str) -> str:
@@ -41,7 +41,7 @@ class AirflowTask(Request):
     """The first try since a person last cleared the task. A job with the same SPEC that was completed in a
     try from then on, and since ``run_started_at``, is the answer to ``POST /jobs``, and nothing runs again.
     None: each try has a job of its own."""
-    run_started_at: AwareDatetime | None = None
+    run_started_at: Moment | None = None
     """Start of the run: one of its name before it, which was deleted, did other work."""
     last_try: bool = True
     execution_timeout: Duration | None = None

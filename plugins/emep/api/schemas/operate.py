@@ -50,16 +50,16 @@ class ReasonRequest(Request):
 class DrainRequest(ReasonRequest):
     """``POST /nodes/{name}/drain``."""
 
-    gpu: int | None = Field(default=None, ge=0, le=1023, strict=True)
+    gpu: int | None = Field(default=None, ge=0, le=1023)
     """Only this GPU of the node."""
-    now: bool = Field(default=False, strict=True)
+    now: bool = Field(default=False)
     """What runs there is told to checkpoint and goes back to its place in the queue."""
 
 
 class ResumeRequest(ReasonRequest):
     """``POST /nodes/{name}/resume``."""
 
-    gpu: int | None = Field(default=None, ge=0, le=1023, strict=True)
+    gpu: int | None = Field(default=None, ge=0, le=1023)
 
 
 class NodePatch(ReasonRequest):
@@ -101,7 +101,7 @@ class DeadLetterView(BaseModel):
 class OverrideRequest(ReasonRequest):
     """``PUT /fair-share/{entity}``."""
 
-    weight: float = Field(ge=0, le=1e9, strict=True, allow_inf_nan=False)
+    weight: float = Field(ge=0, le=1e9, allow_inf_nan=False)
 
 
 class OverrideView(BaseModel):
