@@ -5,12 +5,15 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/uv
 STAMP  := $(VENV)/.installed
 ARGS   ?=
+# Most tests wait for processes, so there are more workers than cores. 0: one process runs them all, in order.
+WORKERS ?= 4
+QUICK  := $(addprefix tests/,client dagkit ledger policy scheduling triggers test_repository.py)
 # Byte code is kept: it halves the time in which Airflow and torch start.
 unexport PYTHONDONTWRITEBYTECODE
 export UV_LINK_MODE ?= hardlink
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test cluster lint types bench lock clean
+.PHONY: help env demo test quick cluster lint types bench lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -31,8 +34,11 @@ $(STAMP): requirements.lock pyproject.toml $(VENV)/bin/uv
 demo: $(STAMP)  ## the main job on an embedded default; ARGS=--exit stops when done
 	$(BIN)/emep demo $(ARGS)
 
-test: $(STAMP)  ## unit, conformance, pipeline and demo tests
-	$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP)  ## every test; ARGS="tests/ledger -q" a part of them, WORKERS=0 in one process
+	$(BIN)/python -m pytest -n $(WORKERS) --durations=10 $(ARGS)
+
+quick: $(STAMP)  ## for the inner loop, about a minute: what needs no Airflow, cluster or model, on SQLite
+	EMEP_TEST_POSTGRES_URL= $(BIN)/python -m pytest -n 2 -q $(QUICK) $(ARGS)
 
 cluster: $(STAMP)  ## a real Kubernetes on this machine (root); ARGS=down, status, prepare or "kubectl ..."
 	$(BIN)/python -m tests.cluster $(or $(ARGS),up)

@@ -1,4 +1,6 @@
-"""The whole test run has an Airflow home of its own, so that no test reads or writes the developer's.
+"""Each process of the test run has an Airflow home and a database of its own.
+
+So no test reads or writes the developer's, and the workers of `pytest -n` do not meet.
 
 This must happen before anything imports Airflow, which reads its configuration at import.
 """
@@ -31,10 +33,18 @@ os.environ.update(
     AIRFLOW__DATABASE__EXTERNAL_DB_MANAGERS="emep.db.EmepDBManager",
 )
 os.environ.pop("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", None)
+# Tests start hundreds of processes: byte code halves the time in which they start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # How long an example takes says something of the machine, and nothing of what is tested.
 settings.register_profile("emep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("emep")
 
-# One cluster for the whole run, whichever folders its tests are in.
+from tests.builders.worker_database import take_own_database  # noqa: E402
+
+# Before any test module reads the variable.
+take_own_database()
+
+# One cluster for all tests of a process, whichever folders they are in.
 from tests.cluster.fixtures import cluster, local_cluster  # noqa: E402, F401
+from tests.parallel import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: E402, F401

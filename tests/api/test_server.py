@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.builders.ports import reserve_port
 
 pytestmark = pytest.mark.airflow
 AIRFLOW = str(Path(sys.executable).with_name("airflow"))
@@ -25,9 +25,7 @@ class Server:
     """One API server process with a home of its own; ``start`` after ``kill`` is a restart."""
 
     def __init__(self, home: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = reserve_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = home / "api-server.log"
         self.environment = {

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from tests.builders.ports import reserve_port
 
 AGENT_SECRET = "enrol-me-in-tests"
 GRACE_SECONDS = 3
@@ -104,9 +105,7 @@ class EmepServer:
         tick = None if tick_seconds is None else str(tick_seconds)
         given = {DATABASE_URL: database_url, POLICY: policy, TICK: tick}
         self._variables = {name: value for name, value in given.items() if value}
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = reserve_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from tests.builders.ports import reserve_port
 
 from emep.client import Call
 from emep.demo import models
@@ -242,19 +243,6 @@ class Run:
         return self.airflow.stack.home.artifacts / "runs" / self.dag_id / self.run_id
 
 
-def free_port(first: int, last: int) -> int:
-    """A port of the range that nobody listens on."""
-    for port in range(first, last + 1):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError(f"no port of {first}..{last} is free")
-
-
 @contextmanager
 def real_airflow(folder: Path, setup: Setup | None = None) -> Iterator[RealAirflow]:
     """Start everything in ``folder``; at the end nothing of it runs."""
@@ -263,7 +251,7 @@ def real_airflow(folder: Path, setup: Setup | None = None) -> Iterator[RealAirfl
     home.create()
     first, last = os.environ.get("EMEP_TEST_PORTS", "18150-18199").split("-")
     with Processes(home.logs) as processes:
-        port = free_port(int(first), int(last))
+        port = reserve_port(int(first), int(last))
         stack = Stack.of(home, project, port, processes, setup.environment)
         if setup.models:
             command = models.command(sys.executable, home.models, small=True)

@@ -7,7 +7,6 @@ away and brought back on its port, as an API server that restarts.
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
+from tests.builders.ports import reserve_port
 
 from emep.api.schemas import (
     Completion,
@@ -47,9 +47,7 @@ class SmallApi:
         """Allocation -> status that its completion is answered with."""
         self.bearers: list[tuple[str, str]] = []
         self.app = self._application()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = reserve_port()
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 

@@ -16,8 +16,9 @@ from typing import Any
 import httpx
 from sqlalchemy import Engine, create_engine, text
 from tests.builders.ledger import sqlite_engine
+from tests.builders.ports import reserve_port
 from tests.chaos.model import TaskRow
-from tests.chaos.plane import ROOT, free_port, opened
+from tests.chaos.plane import ROOT, opened
 from tests.chaos.processes import MARK, Found, children
 from tests.chaos.services import Service, Services
 from tests.chaos.settings import POLICY, ChaosSettings
@@ -64,7 +65,7 @@ class AirflowPlane:
         self.home.create()
         self.secrets = self.home.secrets()
         self.agent_secret = self.secrets.agent_token
-        self.port = free_port(*settings.ports)
+        self.port = reserve_port(*settings.ports)
         self.url = f"http://127.0.0.1:{self.port}"
         self.urls = (self.url,)
         self.environment = {

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 from sqlalchemy import Engine, create_engine, text
 from tests.builders.emep_server import AGENT_SECRET, DATABASE_URL, POLICY_FILE, USERS
 from tests.builders.ledger import sqlite_engine
+from tests.builders.ports import reserve_port
 from tests.chaos.model import TaskRow
 from tests.chaos.processes import MARK, Found
 from tests.chaos.services import Service, Services, clean_environment
@@ -24,19 +24,6 @@ from emep.client.retry import NO_RETRY
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def free_port(first: int, last: int) -> int:
-    """A port of the range that nobody listens on. Raises RuntimeError where there is none."""
-    for port in range(first, last + 1):
-        with closing(socket.socket()) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError(f"no port of {first}..{last} is free")
-
-
 class ApiPlane:
     """Level 1: cheap, so that most kills happen here."""
 
@@ -44,12 +31,9 @@ class ApiPlane:
 
     def __init__(self, settings: ChaosSettings) -> None:
         self.settings = settings
-        first, last = settings.ports
         self._ports: dict[str, int] = {}
         for number in range(settings.servers):
-            port = free_port(first, last)
-            self._ports[f"api-server-{number}"] = port
-            first = port + 1
+            self._ports[f"api-server-{number}"] = reserve_port(*settings.ports)
         self.daemons = self.servers = tuple(self._ports)
         self.urls = tuple(f"http://127.0.0.1:{port}" for port in self._ports.values())
         self.environment = {

@@ -24,7 +24,7 @@ from tests.cluster import access, binary, images, packages
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.node import Node
 from tests.cluster.processes import Process, Register, kill_all, this_process
-from tests.cluster.settings import ClusterError, Settings, clusters_folder, node_address
+from tests.cluster.settings import ClusterError, Settings, cache_folder, clusters_folder, node_address
 from tests.cluster.waiting import until
 
 if TYPE_CHECKING:
@@ -32,13 +32,19 @@ if TYPE_CHECKING:
 
 
 def prepare() -> tuple[Path, list[Path]]:
-    """Packages, binary (minutes the first time) and images. Raises CannotBeHad, CannotPrepare."""
-    packages.install()
-    return binary.build(), images.write_images()
+    """Packages, binary (minutes the first time) and images; one process at a time, the others wait for it.
+
+    Raises CannotBeHad, CannotPrepare.
+    """
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with open(cache_folder() / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        packages.install()
+        return binary.build(), images.write_images()
 
 
 @contextmanager
-def _all_clusters() -> Iterator[Path]:
+def all_clusters() -> Iterator[Path]:
     """The folder of clusters, for one at a time to give out places in."""
     folder = clusters_folder()
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +75,7 @@ class LocalCluster:
     @classmethod
     def new(cls, settings: Settings, owned: bool) -> LocalCluster:
         """A place for a cluster: its folder and its network. Raises ClusterError if the name is in use."""
-        with _all_clusters() as folder:
+        with all_clusters() as folder:
             for cluster in cls.existing():
                 if cluster.owner and not cluster.owner.alive():
                     cluster._clear()
@@ -90,7 +96,10 @@ class LocalCluster:
         """Every cluster that has a folder, up or not."""
         found = []
         for file in sorted(clusters_folder().glob("*/cluster.json")):
-            known = json.loads(file.read_text())
+            try:
+                known = json.loads(file.read_text())
+            except FileNotFoundError:  # another test run has just taken it down
+                continue
             owner = Process(**known["owner"]) if known["owner"] else None
             found.append(cls(Settings(**known["settings"]), known["slot"], owner))
         return found
@@ -113,7 +122,7 @@ class LocalCluster:
 
     def down(self) -> None:
         """Ends and removes everything. Raises ClusterError naming what could not be removed."""
-        with _all_clusters():
+        with all_clusters():
             self._clear()
 
     def _up(self) -> None:

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.builders.real_airflow import emep, free_port, processes_of
+from tests.builders.ports import reserve_port
+from tests.builders.real_airflow import emep, processes_of
 
 
 def gone(folder: Path, seconds: float = 180.0) -> bool:
@@ -28,7 +29,7 @@ def home(tmp_path_factory):
 
 @pytest.mark.demo
 def test_the_demo_merges_evolves_evaluates_shows_the_scoreboard_and_ends(home):
-    demo = emep("demo", "--exit", "--small", "--home", str(home), "--port", str(free_port(18110, 18129)))
+    demo = emep("demo", "--exit", "--small", "--home", str(home), "--port", str(reserve_port(18110, 18129)))
     output, _ = demo.communicate(timeout=1500)
     assert demo.returncode == 0, output
     assert "Airflow is ready after" in output
@@ -50,7 +51,7 @@ def test_the_demo_merges_evolves_evaluates_shows_the_scoreboard_and_ends(home):
 def test_a_second_run_uses_what_is_there_and_a_killed_demo_leaves_no_process(home):
     models = (home / "models" / "manifest.json").stat().st_mtime_ns
     secrets = (home / "secrets.json").read_text()
-    demo = emep("demo", "--small", "--home", str(home), "--port", str(free_port(18110, 18129)))
+    demo = emep("demo", "--small", "--home", str(home), "--port", str(reserve_port(18110, 18129)))
     try:
         for line in demo.stdout:
             if line.startswith("Run "):
