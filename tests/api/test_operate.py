@@ -42,24 +42,26 @@ def test_every_entry_of_a_batch_has_the_outcome_it_would_have_alone(api: Api) ->
         {"spec": SPEC, "user": "bob"},
         {"spec": {"engine": "merg"}},
         7,
-        {"spec": SPEC, "idempotency_key": "a"},
+        {"spec": SPEC, "gpu_count": 2, "idempotency_key": "a"},
         {"spec": SPEC, "project": "a//b"},
         {"spec": SPEC, "airflow": task},
         {"spec": SPEC, "gpu_count": 3, "node_count": 1, "gpu_per_node": 2},
         {"spec": SPEC, "experiment_id": "nul\x00"},
+        {"spec": SPEC, "idempotency_key": "a"},
     ]
     answer = api.call("alice", "POST", "/jobs:batch", json={"jobs": entries})
     assert answer.status_code == 200, answer.text
     document = answer.json()
     statuses = [item["status"] for item in document["items"]]
-    assert statuses == [201, 422, 200, 422, 403, 422, 422, 200, 422, 403, 422, 422]
-    assert (document["created"], document["refused"]) == (1, 9)
+    assert statuses == [201, 422, 200, 422, 403, 422, 422, 200, 422, 403, 422, 422, 409]
+    assert (document["created"], document["refused"]) == (1, 10)
     items = document["items"]
     assert items[2]["job"]["id"] == first["id"]
     assert items[7]["job"]["id"] == items[0]["job"]["id"]
     assert items[0]["job"]["trace_id"] == "t-1"
     assert items[3]["problem"]["code"] == "rejected"
     assert items[4]["problem"]["field"] == "user"
+    assert (items[12]["problem"]["code"], items[12]["problem"]["field"]) == ("key_reused", "gpu_count")
     for place in (1, 3, 4, 5, 6, 8, 9, 10, 11):
         headers = {"Content-Type": "application/json"}
         alone = api.call("alice", "POST", "/jobs", content=body_of(entries[place]), headers=headers)

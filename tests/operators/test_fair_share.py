@@ -333,3 +333,20 @@ def test_the_worker_s_last_leg_reads_the_event(api):
 
 def test_the_operator_does_not_use_airflow_s_own_queue():
     assert operator(job_queue="eval").queue == "default"
+
+
+def test_a_worker_that_crashed_after_it_had_asked_gets_its_job_when_the_try_is_run_again(api):
+    """The broker hands the same try to another worker: later, in another trace, by other clocks."""
+    own = context()
+    own["ti"].id, own["ti"].start_date = "0199-a", datetime.now(UTC) - timedelta(minutes=1)
+    fields = {"execution_timeout": timedelta(hours=1), "inline_wait": 0, "retries": 3}
+    with pytest.raises(TaskDeferred) as first:
+        operator(**fields, trace_id="trace-1").execute(own)
+    # A person has meanwhile given it more retries, which says nothing of the work of this try.
+    own["ti"].max_tries, own["ti"].start_date = 5, datetime.now(UTC) - timedelta(minutes=20)
+    with pytest.raises(TaskDeferred) as second:
+        operator(**fields, trace_id="trace-2").execute(own)
+    assert first.value.trigger.job_id == second.value.trigger.job_id
+    assert api.user.jobs(dag_id="emep_merge").total == 1
+    with pytest.raises(AirflowFailException, match=r"spec\.input\.recipe: idempotency key"):
+        operator(**fields, input={"recipe": "another"}).execute(own)

@@ -14,10 +14,11 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from emep.api.schemas import JobRequest, JobState, JobView
-from emep.exceptions import EmepError, RejectedJobError, UnavailableError
+from emep.exceptions import ConflictError, EmepError, RejectedJobError, UnavailableError
 from emep.ledger.database import Transaction
 from emep.ledger.ids import job_ids
 from emep.ledger.judging import Judging, Key, Prepared, Submitter, like_a_row
+from emep.ledger.repeats import check_repeat
 from emep.ledger.repository import chunks
 from emep.ledger.tables import Job
 from emep.ledger.tries import answer_letters, completed_before, hold_back
@@ -38,7 +39,8 @@ class Submissions(Judging):
 
         It is not where its idempotency key was used before, nor where an earlier try of the same task has
         completed it already: the job of then is the answer. Raises InvalidError for fields that contradict
-        each other (nothing is kept), RejectedJobError for a job that can never run (kept as ``rejected``).
+        each other (nothing is kept), RejectedJobError for a job that can never run (kept as ``rejected``),
+        ConflictError where another request has used its idempotency key.
         """
         prepared = self.prepare(request, submitter)
 
@@ -58,6 +60,7 @@ class Submissions(Judging):
                 found = list(_by_key(session, [prepared]).values())
                 if not found:
                     raise
+                check_repeat(found[0], prepared.values)
                 return _answer(job_view(session, found[0])), False
         return _answer(view), is_new
 
@@ -86,17 +89,23 @@ class Submissions(Judging):
         views: dict[Key | None, JobView] = dict(
             zip(known, job_views(tx.session, list(known.values())), strict=True)
         )
-        seen: set[Key | None] = set(views)
+        used: dict[Key | None, Job] = dict(known)
         new: list[Prepared] = []
+        refused = {id(one): one for one in judged if isinstance(one, EmepError)}
         for entry in ready:
-            if entry.key is None or entry.key not in seen:
+            if entry.key is None or entry.key not in used:
                 new.append(entry)
-                seen.add(entry.key)
+                used[entry.key] = like_a_row({**entry.values, "id": ""})
+                continue
+            try:
+                check_repeat(used[entry.key], entry.values)
+            except ConflictError as error:
+                refused[id(entry)] = error
         made = {id(entry): view for entry, view in zip(new, self._insert(tx, new), strict=True)}
         outcomes: list[Outcome] = []
         for one in judged:
-            if isinstance(one, EmepError):
-                outcomes.append(one)
+            if isinstance(one, EmepError) or id(one) in refused:
+                outcomes.append(refused[id(one)])
                 continue
             view = made.get(id(one))
             is_new = view is not None
