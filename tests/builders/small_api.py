@@ -227,7 +227,7 @@ def start_order(
         epoch=epoch,
         lease_token=f"lease-{allocation_id}-{epoch}",
         gpus=[GpuRef(node=node, index=index, uuid=f"SIM-{node}-{index}") for index in gpus],
-        spec={"engine": "steps", "input": {"steps": steps or []}, "output_uri": "file:///tmp/none"},
+        spec={"engine": "steps", "input": {"steps": steps or []}, "output_uri": "none"},
         environment={"EMEP_CHECKPOINT_URI": "file:///tmp/ckpt", "TRACEPARENT": "00-trace"},
         cpu=1,
         memory=1 << 30,

@@ -99,7 +99,7 @@ class Workload:
             spec={
                 "engine": engine,
                 "input": job_input(self.settings, self.rng),
-                "output_uri": (self.settings.folder / "artifacts" / str(self._number)).as_uri(),
+                "output_uri": str(self._number),
             },
         )
         self.client.submit_job(request)

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from emep.dagkit.settings import artifact_uri, dag_arguments
+from emep.dagkit.settings import dag_arguments
 from emep.operators.fair_share import FairShareGpuOperator
 
 arguments = dag_arguments()
@@ -32,7 +32,7 @@ with DAG(
         task_id="job",
         engine="compare",
         input="{{ params.input }}",
-        output_uri=f"{artifact_uri()}/chaos",
+        output_uri="chaos",
         job_queue="{{ params.queue }}",
         priority="{{ params.priority }}",
         gpu_count="{{ params.gpu_count }}",

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task
 
-from emep.dagkit.settings import artifact_uri, dag_arguments
+from emep.dagkit.settings import dag_arguments
 from emep.operators.fair_share import FairShareGpuOperator
 
 QUICK_RETRIES = {
@@ -41,7 +41,7 @@ def job(**fields: Any) -> FairShareGpuOperator:
     fields = {"input": "{{ params.input }}", "inline_wait": 0.5, "task_id": "job", **fields}
     return FairShareGpuOperator(
         engine="compare",
-        output_uri=f"{artifact_uri()}/loop",
+        output_uri="loop",
         priority="{{ params.priority }}",
         gpu_count="{{ params.gpu_count }}",
         **fields,
@@ -78,7 +78,7 @@ with loop_dag("loop_many"):
     FairShareGpuOperator.partial(
         task_id="job",
         engine="compare",
-        output_uri=f"{artifact_uri()}/loop",
+        output_uri="loop",
         priority="{{ params.priority }}",
         gpu_count=1,
         inline_wait=2.0,
