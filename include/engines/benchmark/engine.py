@@ -11,6 +11,7 @@ from engines.benchmark.scoreboard import main_metric, scoreboard, table
 from engines.contract import BadInputError, Context, Outcome
 from engines.evaluation.book import ScoreBook
 from engines.evaluation.models import model_digest, tokenizer_digest
+from engines.evaluation.prompting import FIELDS, Prompting
 from engines.evaluation.run import Evaluation, evaluate
 from engines.evaluation.scoring import NonFiniteScore, Preparer
 from engines.evaluation.settings import BACKEND_FIELDS, backend_options, check_fields, optional_count, texts
@@ -20,7 +21,7 @@ from engines.inference.backend import BackendOptions
 if TYPE_CHECKING:
     from engines.inference.causal import CausalBackend
 
-OPTIONAL = ("models", "recipes", "uniform", "of", "limit", "save_every", *BACKEND_FIELDS)
+OPTIONAL = ("models", "recipes", "uniform", "of", "limit", "save_every", *BACKEND_FIELDS, *FIELDS)
 
 
 def run(context: Context) -> Outcome:
@@ -33,6 +34,7 @@ def run(context: Context) -> Outcome:
     check_fields("benchmark", given, ("tasks",), OPTIONAL)
     rows, tasks = read_rows(given), load_tasks(texts(given, "tasks"))
     read_of(given, rows)
+    Prompting.of(given).check(tasks)
     work = _Benchmark(context, tasks)
     work.models(rows)
     work.recipes(rows)
@@ -48,7 +50,10 @@ def run(context: Context) -> Outcome:
         limit=work.limit,
         backend=next(iter(work.done.values())).backend,
         of=read_of(given, rows),
+        warnings=list(dict.fromkeys(w for entry in work.done.values() for w in entry.warnings())),
     )
+    for warning in board["warnings"]:
+        context.say(f"warning: {warning}")
     text = context.artifacts.put_bytes("scoreboard.txt", table(board).encode())
     document = context.artifacts.put_json("scoreboard.json", board)
     return Outcome(
@@ -68,6 +73,7 @@ class _Benchmark:
         self.limit = optional_count(given, "limit")
         self.options: BackendOptions = backend_options(given, context.spec.device)
         self.kind = str(given.get("backend") or "transformers")
+        self.prompting = Prompting.of(given)
         self.book = ScoreBook(context.checkpoints, save_every=optional_count(given, "save_every"))
         self.done: dict[str, Evaluation] = {}
         self.failures: dict[str, str] = {}
@@ -120,6 +126,7 @@ class _Benchmark:
                 self.tasks,
                 limit=self.limit,
                 book=self.book,
+                prompting=self.prompting,
                 preparer=preparer,
                 stop_requested=context.stop_requested,
                 progress=progress,
@@ -141,4 +148,4 @@ def _shown(board: dict[str, Any]) -> dict[str, Any]:
         }
         for line in lines
     }
-    return {**shown, "best": best["name"]}
+    return {**shown, "best": best["name"], "warnings": board["warnings"]}

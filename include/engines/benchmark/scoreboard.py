@@ -19,6 +19,7 @@ def scoreboard(
     limit: int | None,
     backend: Mapping[str, Any],
     of: Mapping[str, str] | None = None,
+    warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The document. ``metrics``, ``failures``, ``of`` (what it is) by row name; ``tasks``: digest by name.
 
@@ -47,6 +48,7 @@ def scoreboard(
         "tasks": dict(tasks),
         "limit": limit,
         "backend": dict(backend),
+        "warnings": list(warnings),
     }
 
 
@@ -73,6 +75,7 @@ def table(board: Mapping[str, Any]) -> str:
     ]
     lines.insert(1, "-" * len(lines[0]))
     notes = [f"{line['name']}: {line['failed']}" for line in board["rows"] if "failed" in line]
+    notes += [f"warning: {warning}" for warning in board["warnings"]]
     return "\n".join([*lines, *notes]) + "\n"
 
 

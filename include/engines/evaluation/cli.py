@@ -29,6 +29,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", default="transformers", help="transformers, llama or auto")
     parser.add_argument("--bos", default="auto", help="BOS token before prompts: auto, always or never")
     parser.add_argument("--baseline", help="results.json of another evaluation to compare with")
+    parser.add_argument(
+        "--margin",
+        type=float,
+        help="difference from the baseline that does not matter, 0 to 1: within it models are equivalent, "
+        "beyond it better or worse (default: 0)",
+    )
+    parser.add_argument(
+        "--num-fewshot", type=int, default=0, help="examples before each question (default: 0)"
+    )
+    parser.add_argument(
+        "--apply-chat-template",
+        action="store_true",
+        help="put each prompt into the tokenizer's chat template",
+    )
     parser.add_argument("--seed", type=int, default=0, help="recorded with the results (default: 0)")
 
 
@@ -44,7 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
         "backend": arguments.backend,
         "bos": arguments.bos,
     }
-    for name in ("limit", "baseline"):
+    for name in ("num_fewshot", "apply_chat_template"):
+        if getattr(arguments, name):
+            given[name] = getattr(arguments, name)
+    for name in ("limit", "baseline", "margin"):
         if getattr(arguments, name) is not None:
             given[name] = getattr(arguments, name)
     uri = path_to_uri(arguments.out)
@@ -67,6 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         signal.signal(signal.SIGTERM, before)
     sys.stdout.write(table(outcome.metrics) + f"\nresults: {outcome.outputs['results'].uri}\n")
+    sys.stdout.flush()
+    for warning in outcome.metrics["warnings"]:
+        sys.stderr.write(f"emep-engine: warning: {warning}\n")
     return int(ExitCode.DONE)
 
 
@@ -74,7 +94,7 @@ def table(metrics: dict[str, Any]) -> str:
     """Tasks and the combined score, a line each."""
     lines = []
     for name, entry in metrics.items():
-        if name in {"skills", "comparison"}:
+        if name in {"skills", "comparison", "warnings"}:
             continue
         metric = "acc" if "acc" in entry else "bits_per_byte"
         error = entry[f"{metric}_stderr"]
@@ -82,7 +102,10 @@ def table(metrics: dict[str, Any]) -> str:
         lines.append(f"{name:<24} {metric} {entry[metric]:.4f}{shown}  n={entry['n']}")
     comparison = metrics.get("comparison")
     if comparison:
+        error = comparison["stderr"]
+        shown = "" if error is None else f" ± {error:.4f}"
         lines.append(
-            f"{'difference':<24} {comparison['delta']:+.4f} ± {comparison['stderr']}  {comparison['verdict']}"
+            f"{'difference':<24} {comparison['delta']:+.4f}{shown}  n={comparison['n']}  "
+            f"{comparison['verdict']} (margin {comparison['margin']:g})"
         )
     return "\n".join(lines)

@@ -8,9 +8,11 @@ from typing import Any
 
 from engines.artifacts import uri_to_path
 from engines.contract import BadInputError, Context, Outcome, Output
+from engines.evaluation import prompting
 from engines.evaluation.book import ScoreBook
-from engines.evaluation.compare import compare_documents, load_results
+from engines.evaluation.compare import check_baseline, compare_documents, kinds, load_results
 from engines.evaluation.models import model_digest
+from engines.evaluation.prompting import Prompting
 from engines.evaluation.results import results_document, sample_lines
 from engines.evaluation.run import Evaluation, evaluate
 from engines.evaluation.settings import (
@@ -24,11 +26,11 @@ from engines.evaluation.settings import (
 )
 from engines.evaluation.tasks import load_tasks
 
-OPTIONAL = ("limit", "baseline", "margin", "save_every", *BACKEND_FIELDS)
+OPTIONAL = ("limit", "baseline", "margin", "save_every", *BACKEND_FIELDS, *prompting.FIELDS)
 
 
 def run(context: Context) -> Outcome:
-    """Evaluate ``model`` on ``tasks``; outputs ``results`` and ``samples``.
+    """Evaluate ``model`` on ``tasks``; outputs ``results`` and ``samples``, metrics with ``warnings``.
 
     Raises BadInputError for wrong input, NonFiniteScore for broken weights, Preempted when told to stop.
     """
@@ -41,8 +43,14 @@ def run(context: Context) -> Outcome:
         )
     limit, save_every = optional_count(given, "limit"), optional_count(given, "save_every")
     tasks = load_tasks(texts(given, "tasks"))
+    around = Prompting.of(given)
+    around.check(tasks)
     baseline = load_results(text(given, "baseline")) if given.get("baseline") else None
     margin = fraction(given, "margin", 0.0)
+    if baseline is not None:
+        check_baseline(baseline, kinds(tasks), around.num_fewshot, chat=around.chat)
+    elif given.get("margin") is not None:
+        raise BadInputError("input.margin: it is for a comparison; give a baseline too", field="input.margin")
     weights = model_digest(folder)
     started = time.monotonic()
     from engines.inference.opening import open_backend
@@ -56,6 +64,7 @@ def run(context: Context) -> Outcome:
         tasks,
         limit=limit,
         book=book,
+        prompting=around,
         stop_requested=context.stop_requested,
         progress=context.progress,
     )
@@ -63,10 +72,13 @@ def run(context: Context) -> Outcome:
         done, model=str(folder), limit=limit, seconds=time.monotonic() - started, seed=context.spec.seed
     )
     outputs = write_outputs(context, done, document)
-    metrics: dict[str, Any] = done.metrics()
+    metrics: dict[str, Any] = {**done.metrics(), "warnings": done.warnings()}
     if baseline is not None:
         candidate = load_results(outputs["results"].uri)
         metrics["comparison"] = compare_documents(candidate, baseline, margin=margin)
+        metrics["warnings"] += metrics["comparison"]["warnings"]
+    for warning in metrics["warnings"]:
+        context.say(f"warning: {warning}")
     return Outcome(
         outputs=outputs,
         metrics=metrics,

@@ -42,9 +42,9 @@ def results_document(
         },
         "groups": {COMBINED: {"alias": COMBINED, **whole}},
         "group_subtasks": {COMBINED: sorted(tasks)},
-        "configs": {name: _config(entry) for name, entry in tasks.items()},
+        "configs": {name: _config(evaluation, entry) for name, entry in tasks.items()},
         "versions": dict.fromkeys(tasks, 1),
-        "n-shot": dict.fromkeys(tasks, 0),
+        "n-shot": {name: _shots(evaluation, entry) for name, entry in tasks.items()},
         "higher_is_better": {
             name: {key: _HIGHER_IS_BETTER[key] for key, _ in _NAMES[entry.task.kind]}
             for name, entry in tasks.items()
@@ -69,6 +69,8 @@ def results_document(
             "schema_version": 1,
             "weights_digest": evaluation.weights,
             "backend": backend,
+            "apply_chat_template": evaluation.prompting.chat,
+            "warnings": evaluation.warnings(),
             "skills": evaluation.skills,
             "combined": evaluation.combined,
         },
@@ -129,7 +131,11 @@ def _named(metrics: Mapping[str, Any], names: Any) -> dict[str, Any]:
     return named
 
 
-def _config(result: TaskResult) -> dict[str, Any]:
+def _shots(evaluation: Evaluation, result: TaskResult) -> int:
+    return evaluation.prompting.num_fewshot if result.task.kind == "choice" else 0
+
+
+def _config(evaluation: Evaluation, result: TaskResult) -> dict[str, Any]:
     choice = result.task.kind == "choice"
     return {
         "task": result.task.name,
@@ -137,6 +143,6 @@ def _config(result: TaskResult) -> dict[str, Any]:
         "dataset_kwargs": {"data_files": {"test": result.task.uri}},
         "test_split": "test",
         "output_type": "multiple_choice" if choice else "loglikelihood_rolling",
-        "num_fewshot": 0,
+        "num_fewshot": _shots(evaluation, result),
         "metadata": {"version": 1},
     }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from engines.contract import Preempted
 from engines.evaluation.book import ScoreBook, score_key
 from engines.evaluation.metrics import Metrics, by_skill, combined, summarise
+from engines.evaluation.prompting import PLAIN, Prompting
 from engines.evaluation.scoring import ItemScore, Prepared, prepare, score
 from engines.evaluation.tasks import Item, Task
 from engines.inference.backend import InferenceBackend
@@ -39,6 +40,25 @@ class Evaluation:
     backend: dict[str, Any]
     """What the scores depend on (``InferenceBackend.describe``)."""
     tasks: tuple[TaskResult, ...]
+    prompting: Prompting = PLAIN
+
+    def warnings(self) -> list[str]:
+        """What whoever reads the scores should know: items left out, prompts that did not fit."""
+        found = []
+        cut = [
+            f"{entry.task.name} {len(entry.scores)} of {len(entry.task.items)}"
+            for entry in self.tasks
+            if len(entry.scores) < len(entry.task.items)
+        ]
+        if cut:
+            found.append(f"limit: only the first items of each task were scored ({', '.join(cut)})")
+        truncated = self.backend.get("truncated", 0)
+        if truncated:
+            found.append(
+                f"{truncated} prompt(s) did not fit the model's {self.backend['max_length']} tokens and lost "
+                "their beginning"
+            )
+        return found
 
     @cached_property
     def skills(self) -> dict[str, Metrics]:
@@ -66,7 +86,8 @@ def evaluate(
     *,
     limit: int | None = None,
     book: ScoreBook | None = None,
-    preparer: Callable[[InferenceBackend, Task, Sequence[Item]], Prepared] = prepare,
+    prompting: Prompting = PLAIN,
+    preparer: Callable[[InferenceBackend, Task, Sequence[Item], Prompting], Prepared] = prepare,
     stop_requested: Callable[[], bool] = lambda: False,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> Evaluation:
@@ -76,11 +97,13 @@ def evaluate(
     weights.
     """
     book = book if book is not None else ScoreBook()
+    cut_before = backend.truncated
     total = sum(len(task.limited(limit)) for task in tasks)
     done = 0
     results = []
     for task in tasks:
-        key = score_key(weights, task.digest, backend.identity())
+        around = prompting.identity() if task.kind == "choice" else {}
+        key = score_key(weights, task.digest, {**backend.identity(), **around})
         items = task.limited(limit)
         missing = [item for item in items if item.id not in book.known(key)]
         done += len(items) - len(missing)
@@ -90,11 +113,12 @@ def evaluate(
                 book.save()
                 raise Preempted(f"stopped after {done} of {total} items")
             part = missing[start : start + size]
-            book.add(key, score(backend, preparer(backend, task, part)))
+            book.add(key, score(backend, preparer(backend, task, part, prompting)))
             done += len(part)
             progress("items", done, total)
         scores = tuple(book.known(key)[item.id] for item in items)
         results.append(TaskResult(task, scores, summarise(scores)))
     # What ends this run before its outcome is sent must not cost the scores: the next one reads them all.
     book.save()
-    return Evaluation(weights, backend.describe(), tuple(results))
+    described = {**backend.describe(), "truncated": backend.truncated - cut_before, **prompting.identity()}
+    return Evaluation(weights, described, tuple(results), prompting)

@@ -10,11 +10,9 @@ from functools import cached_property
 from typing import Any
 
 from engines.contract import EngineError
+from engines.evaluation.prompting import PLAIN, Prompting
 from engines.evaluation.tasks import Item, Task
 from engines.inference.backend import InferenceBackend, Request
-
-_DELIMITER = " "
-"""Between a prompt and a choice, as in lm-evaluation-harness."""
 
 
 class NonFiniteScore(EngineError):
@@ -92,11 +90,22 @@ class Prepared:
     texts: list[tuple[int, ...]] = field(default_factory=list)
 
 
-def prepare(backend: InferenceBackend, task: Task, items: Sequence[Item]) -> Prepared:
-    """Encode items once. Raises BadInputError where a choice has no token of its own."""
+def prepare(
+    backend: InferenceBackend, task: Task, items: Sequence[Item], prompting: Prompting = PLAIN
+) -> Prepared:
+    """Encode items once. Raises BadInputError where a choice has no token of its own, or prompts need a chat
+    template that the tokenizer does not have.
+    """
     if task.kind == "text":
         return Prepared(task, tuple(items), texts=backend.encode_texts([item.text for item in items]))
-    pairs = [(item.text, _DELIMITER + choice) for item in items for choice in item.choices]
+    contexts = prompting.contexts(task, items)
+    if prompting.chat:
+        contexts = backend.chat(contexts)
+    pairs = [
+        (context, prompting.delimiter + choice)
+        for context, item in zip(contexts, items, strict=True)
+        for choice in item.choices
+    ]
     return Prepared(task, tuple(items), requests=backend.encode_pairs(pairs))
 
 
@@ -104,13 +113,15 @@ class Preparer:
     """``prepare`` that remembers, for scoring many weights of one tokenizer on the same items."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, tuple[str, ...]], Prepared] = {}
+        self._known: dict[tuple[str, Prompting, tuple[str, ...]], Prepared] = {}
 
-    def __call__(self, backend: InferenceBackend, task: Task, items: Sequence[Item]) -> Prepared:
+    def __call__(
+        self, backend: InferenceBackend, task: Task, items: Sequence[Item], prompting: Prompting = PLAIN
+    ) -> Prepared:
         """As ``prepare``."""
-        key = (task.digest, tuple(item.id for item in items))
+        key = (task.digest, prompting, tuple(item.id for item in items))
         if key not in self._known:
-            self._known[key] = prepare(backend, task, items)
+            self._known[key] = prepare(backend, task, items, prompting)
         return self._known[key]
 
 

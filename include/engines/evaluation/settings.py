@@ -68,6 +68,14 @@ def fraction(given: Mapping[str, Any], key: str, default: float) -> float:
     return float(value)
 
 
+def check_truth(given: Mapping[str, Any], key: str) -> bool:
+    """A field that is true or false; false where it is not given."""
+    value = given.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise BadInputError(f"input.{key}: {value!r} must be true or false", field=f"input.{key}")
+    return bool(value)
+
+
 BACKEND_FIELDS = ("batch_size", "dtype", "bos", "backend")
 
 

@@ -18,6 +18,8 @@ from typing import Any
 from engines.artifacts import uri_to_path
 from engines.contract import BadInputError
 
+RESERVED = ("combined", "skills", "comparison", "warnings")
+"""Names in an evaluation's metrics that are no task's."""
 _CHOICE = ("id", "prompt", "choices", "answer", "skill", "metadata")
 _TEXT = ("id", "text", "skill", "metadata")
 
@@ -85,9 +87,16 @@ def load_task(uri: str) -> Task:
             f"{path}: cannot read the task: {error.strerror}", file=str(path), field="tasks"
         ) from error
     name = path.name.removesuffix(".jsonl")
+    if name in RESERVED:
+        raise BadInputError(
+            f"{path}: results have an entry '{name}' of their own; rename the file",
+            file=str(path),
+            field="tasks",
+        )
     items: list[Item] = []
     lines: dict[str, int] = {}
-    for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), start=1):
+    # Not splitlines(): a text may hold line separators of Unicode, which JSON does not escape.
+    for number, line in enumerate(_text_of(data, path).split("\n"), start=1):
         if not line.strip():
             continue
         item = _Line(path, number).item(line, name)
@@ -105,6 +114,16 @@ def load_task(uri: str) -> Task:
     return Task(name, uri, hashlib.sha256(data).hexdigest(), kind, tuple(items))
 
 
+def _text_of(data: bytes, path: Path) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BadInputError(
+            f"{path}, line {line}: is not UTF-8 text", file=str(path), field="tasks"
+        ) from error
+
+
 def shared_items(first: Iterable[Task], second: Iterable[Task]) -> list[str]:
     """Ids of items of ``first`` that have the same text as one of ``second``:
 
@@ -112,6 +131,11 @@ def shared_items(first: Iterable[Task], second: Iterable[Task]) -> list[str]:
     """
     texts = {(item.text, item.choices) for task in second for item in task.items}
     return sorted({item.id for task in first for item in task.items if (item.text, item.choices) in texts})
+
+
+def _encodable(text: str) -> bool:
+    """Whether a text can be written as UTF-8; JSON's escapes allow one that cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 class _Line:
@@ -158,12 +182,16 @@ class _Line:
             raise self.wrong(
                 key, "is missing" if value is None else f"{value!r} must be a text that is not empty"
             )
+        if not _encodable(value):
+            raise self.wrong(key, "holds half of a surrogate pair, which is no character")
         return value
 
     def _choices(self, data: Mapping[str, Any]) -> tuple[str, ...]:
         value = data.get("choices")
         if not isinstance(value, list) or len(value) < 2 or not all(isinstance(c, str) and c for c in value):
             raise self.wrong("choices", "must be a list of at least two texts that are not empty")
+        if not all(map(_encodable, value)):
+            raise self.wrong("choices", "hold half of a surrogate pair, which is no character")
         if len(set(value)) < len(value):
             raise self.wrong("choices", "has the same choice twice")
         return tuple(value)

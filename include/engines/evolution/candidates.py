@@ -91,6 +91,7 @@ def _evaluate(
             entry["recipe_hash"],
             tasks,
             limit=settings.limit,
+            prompting=settings.prompting,
             preparer=models.preparer,
             stop_requested=context.stop_requested,
         )

@@ -33,6 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch-size", type=int, default=64, help="sequences in one forward pass (default: 64)"
     )
+    parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16 (default: auto)")
+    parser.add_argument(
+        "--num-fewshot", type=int, default=0, help="examples before each question (default: 0)"
+    )
+    parser.add_argument(
+        "--apply-chat-template",
+        action="store_true",
+        help="put each prompt into the tokenizer's chat template",
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     parser.add_argument(
         "--processes", type=int, default=1, help="processes that share a generation on the CPU (default: 1)"
@@ -47,6 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) < 1:
             raise BadInputError(f"--{name}: must be at least 1", field=name)
     extra: dict[str, Any] = {"objective": arguments.objective, "batch_size": arguments.batch_size}
+    extra["dtype"] = arguments.dtype
+    for name in ("num_fewshot", "apply_chat_template"):
+        if getattr(arguments, name):
+            extra[name] = getattr(arguments, name)
     if arguments.limit is not None:
         extra["limit"] = arguments.limit
     if arguments.report_tasks:

@@ -56,6 +56,8 @@ def _input(records: Records, settings: RunSettings, tasks: Sequence[str]) -> dic
         "dtype": settings.dtype,
         "bos": settings.bos,
         "batch_size": settings.batch_size,
+        "num_fewshot": settings.prompting.num_fewshot,
+        "apply_chat_template": settings.prompting.chat,
     }
     if settings.limit is not None:
         given["limit"] = settings.limit

@@ -12,6 +12,7 @@ from typing import Any
 
 from engines.contract import BadInputError
 from engines.evaluation.models import model_digest
+from engines.evaluation.prompting import FIELDS, PLAIN, Prompting
 from engines.evaluation.settings import (
     BACKEND_FIELDS,
     backend_options,
@@ -33,7 +34,7 @@ LARGEST_POPULATION = 4096
 _LONG = ("recipe", "inputs", "tasks")
 """Settings too long to be shown in a sentence."""
 REQUIRED = ("run_uri", "recipe", "tasks", "generation", "population", "batch")
-OPTIONAL = ("objective", "report_tasks", "limit", "sigma", "baselines", *BACKEND_FIELDS)
+OPTIONAL = ("objective", "report_tasks", "limit", "sigma", "baselines", *BACKEND_FIELDS, *FIELDS)
 DEFAULT_SIGMA = 0.2
 """Of the unit cube:
 
@@ -60,6 +61,7 @@ class RunSettings:
     inputs: Mapping[str, Mapping[str, Any]]
     """Model in the recipe -> ``digest`` of its content, ``stamp`` of its files."""
     baselines: bool
+    prompting: Prompting = PLAIN
 
     @property
     def space(self) -> Space:
@@ -78,7 +80,8 @@ class RunSettings:
 
     def backend_identity(self) -> dict[str, Any]:
         """How scores are computed, for keys."""
-        return backend_identity(self.backend, self.dtype, self.bos)
+        plain = backend_identity(self.backend, self.dtype, self.bos)
+        return {**plain, **self.prompting.identity()}
 
     def backend_options(self, device: str) -> BackendOptions:
         """How to compute on one machine."""
@@ -105,6 +108,8 @@ class RunSettings:
             "batch_size": self.batch_size,
             "inputs": {name: dict(entry) for name, entry in self.inputs.items()},
             "baselines": self.baselines,
+            "num_fewshot": self.prompting.num_fewshot,
+            "apply_chat_template": self.prompting.chat,
         }
 
     @classmethod
@@ -135,6 +140,7 @@ class RunSettings:
             batch_size=data["batch_size"],
             inputs=data["inputs"],
             baselines=data["baselines"],
+            prompting=Prompting.of(data),
         )
 
 
@@ -164,6 +170,8 @@ def settings_from_input(
                 "search on items that the report does not use",
                 field="input.tasks",
             )
+    prompting = Prompting.of(given)
+    prompting.check(tasks)
     objective = Objective.parse(given.get("objective"))
     objective.check({skill for task in tasks for skill in task.skills}, {task.kind for task in tasks})
     options = backend_options(given, "auto")
@@ -190,6 +198,7 @@ def settings_from_input(
             for ref in parsed.references()
         },
         baselines=given.get("baselines", True) is not False,
+        prompting=prompting,
     )
 
 

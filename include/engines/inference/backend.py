@@ -70,6 +70,12 @@ class InferenceBackend(Protocol):
         """
         ...
 
+    def chat(self, contexts: Sequence[str]) -> list[str]:
+        """Each context as a message of the user in the tokenizer's chat template, up to where the answer
+        begins. Raises BadInputError where the tokenizer has no template.
+        """
+        ...
+
     def encode_texts(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """Token ids of whole texts, without a beginning-of-sequence token."""
         ...

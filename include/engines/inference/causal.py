@@ -57,6 +57,10 @@ class CausalBackend(ABC):
         """See InferenceBackend."""
         return self.codec.encode_pairs(pairs, lead=self.lead)
 
+    def chat(self, contexts: Sequence[str]) -> list[str]:
+        """See InferenceBackend."""
+        return self.codec.chat(contexts)
+
     def encode_texts(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """See InferenceBackend."""
         return [tuple(ids) for ids in self.codec.encode_batch(texts)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,18 @@ class TextCodec:
     adds_bos: bool
     """Whether the tokenizer itself begins texts with its BOS token."""
     kind: str
+    folder: Path | None = None
+    """Where the tokenizer was read from."""
+
+    def chat(self, contexts: Sequence[str]) -> list[str]:
+        """Each context as a message of the user in the chat template of the checkpoint.
+
+        Raises BadInputError where it has none, or the template cannot take such a message.
+        """
+        if self.folder is None:
+            raise BadInputError("this tokenizer has no chat template", field="apply_chat_template")
+        render = chat_renderer(self.folder)
+        return [render(context) for context in contexts]
 
     def leads_with_bos(self, policy: str) -> bool:
         """What a policy comes to for this tokenizer.
@@ -103,20 +116,13 @@ def load_codec(folder: Path) -> TextCodec:
         pad=next((token for token in (ids["pad"], eos, bos) if token is not None), 0),
         adds_bos=bos is not None and tokenizer.encode("").ids[:1] == [bos],
         kind="tokenizers",
+        folder=folder,
     )
 
 
 def load_auto_codec(folder: Path) -> TextCodec:
     """The tokenizer of a checkpoint as ``AutoTokenizer`` loads it. Raises BadInputError where it cannot."""
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        message = " ".join(str(error).split())[:300]
-        raise BadInputError(
-            f"{folder}: the tokenizer does not load: {message}", file=str(folder), field="model"
-        ) from error
+    tokenizer = _auto_tokenizer(folder)
     bos, eos, pad = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
     return TextCodec(
         encode_batch=lambda texts: (
@@ -130,7 +136,48 @@ def load_auto_codec(folder: Path) -> TextCodec:
         pad=next((token for token in (pad, eos, bos) if token is not None), 0),
         adds_bos=bos is not None and tokenizer("")["input_ids"][:1] == [bos],
         kind=type(tokenizer).__name__,
+        folder=folder,
     )
+
+
+@cache
+def chat_renderer(folder: Path) -> Callable[[str], str]:
+    """A function from a user's message to the prompt that the checkpoint's chat template makes of it.
+
+    Templates run in transformers' sandbox. Raises BadInputError where the tokenizer has none; the function
+    does where the template refuses the message.
+    """
+    tokenizer = _auto_tokenizer(folder)
+    if not tokenizer.chat_template:
+        raise BadInputError(
+            f"{folder}: the tokenizer has no chat template; leave apply_chat_template out",
+            file=str(folder),
+            field="apply_chat_template",
+        )
+
+    def render(context: str) -> str:
+        message = [{"role": "user", "content": context}]
+        try:
+            return str(tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True))
+        except Exception as error:  # jinja2's errors, and whatever a template raises
+            reason = " ".join(str(error).split())[:300]
+            raise BadInputError(
+                f"{folder}: the chat template fails: {reason}", file=str(folder), field="apply_chat_template"
+            ) from error
+
+    return render
+
+
+def _auto_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        message = " ".join(str(error).split())[:300]
+        raise BadInputError(
+            f"{folder}: the tokenizer does not load: {message}", file=str(folder), field="model"
+        ) from error
 
 
 def _special_names(folder: Path) -> dict[str, str]:

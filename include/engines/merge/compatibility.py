@@ -12,6 +12,9 @@ from typing import Any
 
 from engines.artifacts import uri_to_path
 from engines.contract import BadInputError, Context, Outcome
+from engines.evaluation.prompting import FIELDS as PROMPT_FIELDS
+from engines.evaluation.prompting import Prompting
+from engines.evaluation.settings import text
 from engines.merge.architecture import architecture, layer_count
 from engines.merge.command import estimate
 from engines.merge.digests import digest_headers
@@ -23,7 +26,7 @@ from engines.merge.vocabulary import vocabulary_file
 from engines.merge.wording import check_keys, wrong
 from engines.tensor.layout import ModelLayout, read_layout
 
-_FIELDS = ("recipe", "models", "tasks", "report_tasks", "strict", "expectations")
+_FIELDS = ("recipe", "models", "tasks", "report_tasks", "baseline", *PROMPT_FIELDS, "strict", "expectations")
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,9 @@ class _Input:
     """What a search scores on, or what is evaluated."""
     report_tasks: tuple[str, ...]
     """What the result is reported on; shares no item with ``tasks``."""
+    baseline: str | None
+    """Results that an evaluation on the report's tasks (else on ``tasks``) is to be compared with."""
+    prompting: Prompting
     strict: bool
     expectations: bool
     """Whether data sets are held against expectations too (loads great_expectations: 10 s of CPU)."""
@@ -54,6 +60,8 @@ class _Input:
             _texts(data, "models"),
             _texts(data, "tasks"),
             _texts(data, "report_tasks"),
+            text(data, "baseline") if data.get("baseline") is not None else None,
+            Prompting.of(data),
             data.get("strict", False),
             data.get("expectations", False),
         )
@@ -90,6 +98,7 @@ def run(context: Context) -> Outcome:
         metrics["warnings"] += [warning for layout in layouts.values() for warning in _doubts(layout)]
         digests |= {name: digest_headers(layout) for name, layout in layouts.items()}
     if given.tasks or given.report_tasks:
+        _check_evaluation(given)
         metrics["tasks"], task_digests, doubts = _check_tasks(given)
         metrics["warnings"] += doubts
         digests |= task_digests
@@ -138,6 +147,20 @@ def _doubts(layout: ModelLayout) -> list[str]:
     if vocabulary_file(layout.folder) is None:
         return [f"{layout.folder} has no tokenizer file; it can be merged, but not evaluated"]
     return []
+
+
+def _check_evaluation(given: _Input) -> None:
+    """What an evaluation would refuse: prompts that its tasks cannot have, a baseline to compare with that
+    lacks a task.
+    """
+    from engines.evaluation.compare import check_baseline, kinds, load_results
+    from engines.evaluation.tasks import load_tasks
+
+    tasks = load_tasks(given.report_tasks or given.tasks)
+    given.prompting.check(tasks)
+    if given.baseline is not None:
+        baseline = load_results(given.baseline)
+        check_baseline(baseline, kinds(tasks), given.prompting.num_fewshot, chat=given.prompting.chat)
 
 
 def _check_tasks(given: _Input) -> tuple[dict[str, Any], dict[str, str], list[str]]:

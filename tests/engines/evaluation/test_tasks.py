@@ -55,6 +55,34 @@ def test_a_wrong_item_is_refused_by_file_line_and_field(
     assert words in caught.value.message
 
 
+def test_line_separators_of_unicode_inside_a_text_are_part_of_it(tmp_path: Path) -> None:
+    text = "one\u2028two\u0085three\u2029four"
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps({"id": "1", "text": text}, ensure_ascii=False), encoding="utf-8")
+    assert load_task(str(path)).items[0].text == text
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b'{"id": "1", "text": "caf\xe9"}', "line 1: is not UTF-8"),
+        (b'{"id": "1", "text": "\\ud800"}', "no character"),
+        (b'{"id": "1", "prompt": "a", "choices": ["b", "\\udfff"], "answer": 0}', "no character"),
+    ],
+)
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path, data: bytes, words: str) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(data)
+    with pytest.raises(BadInputError, match=words):
+        load_task(str(path))
+
+
+@pytest.mark.parametrize("name", ["combined", "skills", "comparison", "warnings"])
+def test_a_task_that_would_hide_an_entry_of_the_results_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadInputError, match="rename the file"):
+        load_task(str(write_items(tmp_path / f"{name}.jsonl", [GOOD])))
+
+
 def test_files_that_cannot_be_tasks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="cannot read the task"):
         load_task(str(tmp_path / "none.jsonl"))
