@@ -21,6 +21,7 @@ from emep.dagkit.settings import dag_arguments
         **params.recipe(search=True),
         **params.output_name("evolved"),
         **params.tasks(),
+        **params.scoring(),
         **params.search(),
         **params.resources(),
     },

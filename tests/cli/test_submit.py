@@ -173,3 +173,26 @@ def test_a_recipe_that_is_none_is_refused_with_its_place(
     assert done.returncode == 2
     assert str(path) in done.stderr
     assert sentence in done.stderr
+
+
+def test_how_an_evaluation_is_scored_and_compared_are_fields_of_the_run() -> None:
+    import argparse
+
+    from emep.cli import submit
+
+    parser = argparse.ArgumentParser()
+    submit.add_arguments(parser)
+    plain = ["--kind", "evaluate", "--model", "m", "--tasks", "a.jsonl"]
+    options = ["--baseline", "old.json", "--margin", "2e-2", "--dtype", "bfloat16", "--num-fewshot", "3"]
+    conf = submit.read_conf(parser.parse_args([*plain, *options, "--apply-chat-template"]))
+    assert conf == {
+        "model": "m",
+        "tasks": ["a.jsonl"],
+        "baseline": "old.json",
+        "margin": 0.02,
+        "dtype": "bfloat16",
+        "num_fewshot": 3,
+        "apply_chat_template": True,
+    }
+    assert set(submit.read_conf(parser.parse_args(plain))) == {"model", "tasks"}
+    assert submit.read_conf(parser.parse_args([*plain, "--set", "margin=5e-2"]))["margin"] == 0.05

@@ -29,12 +29,13 @@ COMMON = {
     "seed",
     "experiment_id",
 }
+SCORING = {"limit", "dtype", "num_fewshot", "apply_chat_template"}
 OWN = {
     "emep_merge": {"recipe", "output_name"},
-    "emep_evaluate": {"model", "tasks", "limit", "baseline"},
-    "emep_evolve": {"recipe", "tasks", "objective", "generations", "population", "batch"},
+    "emep_evaluate": {"model", "tasks", "baseline", "margin"} | SCORING,
+    "emep_evolve": {"recipe", "tasks", "objective", "generations", "population", "batch"} | SCORING,
     "emep_pipeline": {
-        *("recipe", "output_name", "model", "tasks", "limit", "baseline"),
+        *("recipe", "output_name", "model", "tasks", "baseline", "margin", *SCORING),
         *("objective", "generations", "population", "batch"),
     },
 }
@@ -188,6 +189,24 @@ def test_a_wrong_value_is_refused_by_the_form(dag, field, value):
 )
 def test_what_the_contract_allows_is_accepted(dag, field, value):
     assert validated(dag, **{field: value})[field] == value
+
+
+@pytest.mark.parametrize("dag_id", ["emep_evaluate", "emep_pipeline"])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("margin", -0.1), ("margin", 2), ("dtype", "int8"), ("num_fewshot", -1), ("apply_chat_template", "yes")],
+)
+def test_how_scores_are_computed_and_compared_has_bounds(bag, dag_id, field, value):
+    with pytest.raises(ParamValidationError):
+        validated(bag.dags[dag_id], **{field: value})
+
+
+def test_what_follows_a_search_runs_where_the_search_is_skipped(bag):
+    dag = bag.dags["emep_pipeline"]
+    for name in ("evaluate", "scoreboard"):
+        task = dag.get_task(name)
+        assert task.upstream_task_ids == {"merge", "merge_best"}
+        assert task.trigger_rule == "none_failed_min_one_success"
 
 
 @pytest.mark.parametrize("field", ["generations", "population", "batch"])

@@ -17,6 +17,15 @@ def test_a_generation_that_the_run_does_not_ask_for_skips_itself():
         ask.execute({"params": {"generations": 3}})
 
 
+def test_a_generation_of_a_recipe_with_nothing_to_search_skips_itself(monkeypatch):
+    from emep.dagkit import inputs
+
+    monkeypatch.setattr(inputs, "data_root", lambda: None)
+    recipe = "merge_method: linear\nmodels:\n- {model: a, parameters: {weight: 1}}\n"
+    with pytest.raises(AirflowSkipException, match="nothing to search"):
+        AskOperator(task_id="ask", generation=0).execute({"params": {"generations": 3, "recipe": recipe}})
+
+
 def test_a_batch_without_candidates_needs_no_allocation():
     task = CandidatesOperator(
         task_id="candidates", engine="evolve_candidates", extra_input={"candidates": []}

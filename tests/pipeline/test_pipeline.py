@@ -155,6 +155,36 @@ def test_the_evolved_model_is_a_checkpoint_that_loads_and_scores_as_reported(pip
     assert evaluated == pytest.approx(pipeline.result("scoreboard")["metrics"]["evolved"]["combined"]["acc"])
 
 
+def test_a_recipe_with_nothing_to_search_is_merged_evaluated_and_shown(airflow, pipeline):
+    recipe = {
+        "merge_method": "task_arithmetic",
+        "base_model": "base",
+        "models": [{"model": "expert-upright", "parameters": {"weight": "4e-1"}}],
+    }
+    first = airflow.trigger("emep_evaluate", model="base", tasks=REPORT, limit=60)
+    assert first.ended() == "success", first.states()
+    baseline = first.result("evaluate")["outputs"]["results"]["uri"]
+    more = {"num_fewshot": 0, "dtype": "float32", "margin": 0.3, "baseline": baseline, "limit": 40}
+    run = airflow.trigger("emep_pipeline", recipe=recipe, tasks=REPORT, output_name="plain", **more)
+    assert run.ended() == "success", run.states()
+    states = run.states()
+    assert states.pop("compatibility_check") == "success"
+    ran = {name: state for name, state in states.items() if name in ("merge", "evaluate", "scoreboard")}
+    assert set(ran.values()) == {"success"}
+    assert {state for name, state in states.items() if name not in ran} == {"skipped"}
+    metrics = run.result("scoreboard")["metrics"]
+    assert {name for name, entry in metrics.items() if isinstance(entry, dict)} == {
+        *("base", "expert-upright", "merged")
+    }
+    assert (run.folder / "models" / "plain" / "config.json").is_file()
+    evaluated = run.result("evaluate")["metrics"]
+    assert evaluated["comparison"]["n"] == 80
+    assert evaluated["comparison"]["margin"] == 0.3
+    assert any("40 of 60 items are compared" in warning for warning in evaluated["warnings"])
+    lines = [line for line in run.log("evaluate").splitlines() if "warning: " in line]
+    assert any("only the first items of each task were scored" in line for line in lines)
+
+
 def test_the_engine_s_log_is_in_the_task_s_log_once(pipeline):
     log = pipeline.log("generation_0.candidates[0]")
     assert "is running on node-" in log

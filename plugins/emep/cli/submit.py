@@ -42,6 +42,9 @@ _FIELDS = {
     "experiment": "experiment_id",
     "model": "model",
     "baseline": "baseline",
+    "margin": "margin",
+    "dtype": "dtype",
+    "num_fewshot": "num_fewshot",
     "output_name": "output_name",
     "generations": "generations",
     "population": "population",
@@ -75,6 +78,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--limit", type=int, metavar="N", help="items of each task")
     what.add_argument("--baseline", metavar="URI", help="results to compare with")
+    what.add_argument(
+        "--margin",
+        type=float,
+        metavar="X",
+        help="difference from the baseline that does not matter, 0 to 1 (default: 0)",
+    )
+    what.add_argument(
+        "--dtype", metavar="TYPE", help="scores are computed in auto, float32, bfloat16 or float16"
+    )
+    what.add_argument("--num-fewshot", type=int, metavar="N", help="examples before each question")
+    what.add_argument(
+        "--apply-chat-template", action="store_true", help="put prompts into the tokenizer's chat template"
+    )
     what.add_argument("--output-name", metavar="NAME", help="name of the merged model's folder")
     what.add_argument("--generations", type=int, metavar="N", help="generations of the search")
     what.add_argument("--population", type=int, metavar="N", help="candidates of a generation")
@@ -164,8 +180,9 @@ def read_conf(args: argparse.Namespace) -> dict[str, Any]:
         names = [name.strip() for entry in entries for name in entry.split(",") if name.strip()]
         if names:
             conf[field] = names
-    if args.nvlink_required:
-        conf["nvlink_required"] = True
+    for option in ("nvlink_required", "apply_chat_template"):
+        if getattr(args, option):
+            conf[option] = True
     return {**conf, **read_settings(args.set)}
 
 

@@ -79,6 +79,12 @@ def check_input(context: Mapping[str, Any], *, search: bool = False) -> dict[str
     for name in ("tasks", "report_tasks"):
         if params.get(name):
             fields[name] = [absolute(task, root) for task in params[name]]
+    if params.get("baseline"):
+        fields["baseline"] = absolute(params["baseline"], root)
+    elif params.get("margin") is not None:
+        raise AirflowFailException("margin: it is for a comparison; give a baseline too, or leave it empty.")
+    prompts = _scoring(params)
+    fields |= {name: prompts[name] for name in ("num_fewshot", "apply_chat_template") if name in prompts}
     return fields
 
 
@@ -94,8 +100,12 @@ def merge_input(context: Mapping[str, Any]) -> dict[str, Any]:
 
 @_built
 def start_merge_input(context: Mapping[str, Any]) -> dict[str, Any]:
-    """merge in the pipeline: the recipe before the search, beside which the evolved one is shown."""
-    return {"recipe": at_start(read_recipe(context["params"]["recipe"], data_root())), "output_name": "start"}
+    """merge in the pipeline: the recipe before the search, beside which the evolved one is shown; where there
+    is nothing to search, the recipe itself under the run's own name."""
+    recipe, name = read_recipe(context["params"]["recipe"], data_root()), "start"
+    if not searched(recipe):
+        name = context["params"]["output_name"]
+    return {"recipe": at_start(recipe), "output_name": name}
 
 
 @_built
@@ -111,11 +121,24 @@ def _tasks(params: Mapping[str, Any], root: str | None) -> dict[str, Any]:
 
 
 def _optional(params: Mapping[str, Any], root: str | None) -> dict[str, Any]:
+    fields = _scoring(params)
+    if params.get("baseline"):
+        fields["baseline"] = absolute(params["baseline"], root)
+        if params.get("margin") is not None:
+            fields["margin"] = params["margin"]
+    return fields
+
+
+def _scoring(params: Mapping[str, Any]) -> dict[str, Any]:
+    """How every score of the run is computed; what is left at its default is the engine's."""
     fields: dict[str, Any] = {}
     if params.get("limit") is not None:
         fields["limit"] = params["limit"]
-    if params.get("baseline"):
-        fields["baseline"] = absolute(params["baseline"], root)
+    if params.get("dtype") not in (None, "auto"):
+        fields["dtype"] = params["dtype"]
+    for name in ("num_fewshot", "apply_chat_template"):
+        if params.get(name):
+            fields[name] = params[name]
     return fields
 
 
@@ -138,10 +161,9 @@ def ask_input(context: Mapping[str, Any], *, generation: int) -> dict[str, Any]:
     }
     if params.get("report_tasks"):
         fields["report_tasks"] = [absolute(name, root) for name in params["report_tasks"]]
-    for name in ("objective", "limit"):
-        if params.get(name) is not None:
-            fields[name] = params[name]
-    return fields
+    if params.get("objective") is not None:
+        fields["objective"] = params["objective"]
+    return fields | _scoring(params)
 
 
 @_built
@@ -159,6 +181,11 @@ def tell_input(context: Mapping[str, Any], *, generation: int) -> dict[str, Any]
 def generation_is_unused(number: int, params: Mapping[str, Any]) -> bool:
     """Whether the run asks for fewer generations than this one's number."""
     return number >= int(params["generations"])
+
+
+def nothing_to_search(params: Mapping[str, Any]) -> bool:
+    """Whether the run's recipe leaves nothing open. Raises AirflowFailException where it is no recipe."""
+    return not searched(read_recipe(params["recipe"], data_root()))
 
 
 def as_candidates(batch: list[int]) -> dict[str, Any]:
@@ -187,9 +214,10 @@ def best_merge_input(context: Mapping[str, Any]) -> dict[str, Any]:
 
 @_built
 def evolved_evaluate_input(context: Mapping[str, Any]) -> dict[str, Any]:
-    """evaluate of the evolved merge on the report's tasks."""
+    """evaluate of the evolved merge (of the only one, where nothing is searched) on the report's tasks."""
     params, root = context["params"], data_root()
-    return {"model": _merged(context, "merge_best"), **_tasks(params, root), **_optional(params, root)}
+    model = _merged(context, "merge" if nothing_to_search(params) else "merge_best")
+    return {"model": model, **_tasks(params, root), **_optional(params, root)}
 
 
 def _merged(context: Mapping[str, Any], task_id: str) -> str:
@@ -198,20 +226,22 @@ def _merged(context: Mapping[str, Any], task_id: str) -> str:
 
 @_built
 def scoreboard_input(context: Mapping[str, Any]) -> dict[str, Any]:
-    """benchmark: base, parents, uniform averages (merged in memory), the start and the evolved merge on the
-    report's tasks."""
+    """benchmark on the report's tasks: base, parents, uniform averages (merged in memory), the start and the
+    evolved merge; where nothing is searched base, parents and the merge."""
     params, root = context["params"], data_root()
     recipe = read_recipe(params["recipe"], root)
     models = {name: path for name, path in _named(model_paths(recipe))}
     if params.get("model"):
         models["compared"] = absolute(params["model"], root)
+    fields: dict[str, Any] = {"models": models, **_tasks(params, root), **_scoring(params)}
+    if not searched(recipe):
+        models["merged"] = _merged(context, "merge")
+        return fields
     models["start"] = _merged(context, "merge")
     models["evolved"] = _merged(context, "merge_best")
-    fields: dict[str, Any] = {"models": models, "of": {"evolved": _origin(context)}, **_tasks(params, root)}
+    fields["of"] = {"evolved": _origin(context)}
     if "weight" in searched(recipe):
         fields["uniform"] = {"recipe": recipe}
-    if params.get("limit") is not None:
-        fields["limit"] = params["limit"]
     return fields
 
 

@@ -201,8 +201,8 @@ def report_tasks() -> dict[str, Param]:
     }
 
 
-def evaluation() -> dict[str, Param]:
-    """How much is evaluated, and against what."""
+def scoring() -> dict[str, Param]:
+    """How scores are computed, in a search as in an evaluation."""
     return {
         "limit": Param(
             None,
@@ -212,11 +212,53 @@ def evaluation() -> dict[str, Param]:
             minimum=1,
             section=_EVALUATION,
         ),
+        "num_fewshot": Param(
+            0,
+            "Examples before each question, drawn from the other items of its task as lm-evaluation-harness "
+            "does. 0: none.",
+            type="integer",
+            title="Examples before each question",
+            minimum=0,
+            maximum=1000,
+            section=_EVALUATION,
+        ),
+        "apply_chat_template": Param(
+            False,
+            "Put each prompt into the chat template of the model's tokenizer, as a user's message.",
+            type="boolean",
+            title="Chat template",
+            section=_EVALUATION,
+        ),
+        "dtype": Param(
+            "auto",
+            "Number type that scores are computed in; auto is the checkpoint's own.",
+            type="string",
+            title="Number type of scores",
+            enum=["auto", "float32", "bfloat16", "float16"],
+            section=_EVALUATION,
+        ),
+    }
+
+
+def evaluation() -> dict[str, Param]:
+    """How much is evaluated and how, and against what."""
+    return {
+        **scoring(),
         "baseline": Param(
             None,
             "URI of an earlier evaluation's results to compare with. Empty: none.",
             type=["string", "null"],
             title="Baseline",
+            section=_EVALUATION,
+        ),
+        "margin": Param(
+            None,
+            "Difference of accuracy from the baseline that does not matter, for example 0.01: within it two "
+            "models are equivalent, beyond it better or worse. Empty: 0.",
+            type=["number", "null"],
+            title="Margin",
+            minimum=0,
+            maximum=1,
             section=_EVALUATION,
         ),
     }

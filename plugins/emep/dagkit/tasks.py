@@ -137,6 +137,13 @@ def generations(first: Any) -> list[FairShareGpuOperator]:
     return tells
 
 
+def unused_search(params: Mapping[str, Any]) -> list[str]:
+    """The same in the pipeline, where a recipe with nothing to search needs no search at all."""
+    if not inputs.nothing_to_search(params):
+        return unused_generations(params)
+    return [*unused_generations({**params, "generations": 0}), "merge_best"]
+
+
 def unused_generations(params: Mapping[str, Any]) -> list[str]:
     """Tasks of the generation groups beyond those that the run asks for."""
     return [

@@ -20,7 +20,8 @@ mapped over nothing is skipped, and what comes after it with it.
 class AskOperator(FairShareGpuOperator):
     """Asks for a generation's candidates; the XCom is their batches, for mapped tasks.
 
-    It skips itself, and by the trigger rules all after it, in a generation that the run does not ask for.
+    It skips itself, and by the trigger rules all after it, in a generation that the run does not ask for, and
+    where the recipe has nothing to search.
     (The first task of the run skips those at once; this is for tasks that somebody has cleared.)
     """
 
@@ -36,8 +37,12 @@ class AskOperator(FairShareGpuOperator):
 
     def execute(self, context: Context) -> Any:
         """Skip, or ask. Raises as FairShareGpuOperator does."""
+        from emep.dagkit.inputs import nothing_to_search
+
         if self.generation >= context["params"]["generations"]:
             raise AirflowSkipException(f"The run asks for {context['params']['generations']} generations.")
+        if nothing_to_search(context["params"]):
+            raise AirflowSkipException("The recipe has nothing to search.")
         return super().execute(context)
 
 
