@@ -35,7 +35,7 @@ class Settings:
     tick_seconds: float = 1.0
     """How often time-outs are looked for."""
     max_log_bytes: int = 64 * 1024**2
-    """Kept of one allocation's log; what comes after is counted and not kept."""
+    """Kept of one allocation's log, the newest; a reader is told how many bytes before them were cut."""
 
     def __post_init__(self) -> None:
         if len(self.secret_key) < 16:

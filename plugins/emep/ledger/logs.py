@@ -1,10 +1,15 @@
-"""Logs of allocations, kept in the database so that any API server can take them and show them."""
+"""Logs of allocations, kept in the database so that any API server can take them and show them.
+
+A log may grow as long as its work runs; its newest bytes are kept, and where it was cut a reader is told so.
+"""
 
 from __future__ import annotations
 
 import codecs
+from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
 
 from emep.api.schemas import LogChunk
 from emep.exceptions import ConflictError
@@ -12,11 +17,29 @@ from emep.ledger.base import LedgerBase
 from emep.ledger.database import Transaction
 from emep.ledger.repository import get_allocation
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState
+from emep.ledger.tables import Allocation
 from emep.ledger.tables import LogChunk as Row
 
 READ_BYTES = 256 * 1024
 TAIL_SECONDS = 5.0
-"""How long after the end of an allocation the rest of its log may still come, where nobody has closed it."""
+"""How long after an allocation's end its readers wait for the rest of its log, where nothing closed it."""
+LATE_SECONDS = 60.0
+"""How long after the end of an allocation the rest of its log is taken, unless it was closed."""
+POD_SECONDS = 3600.0
+"""The same for a pod: its log is in the cluster until a triggerer has read it, which then closes it here."""
+PIECE_BYTES = 4096
+"""Shorter pieces share a row, so that their number is bounded too."""
+
+
+@dataclass
+class _Part:
+    """Bytes of a log that follow one another."""
+
+    data: bytes
+    begin: int
+    """Where they begin."""
+    cut: int
+    """How many before them were asked for and are not kept."""
 
 
 class Logs(LedgerBase):
@@ -26,9 +49,11 @@ class Logs(LedgerBase):
         """Add bytes that begin at ``offset``; those that are there already are ignored. Answers the next
         offset.
 
-        ``final`` says that nothing more comes.
+        ``final`` says that nothing more comes. The newest ``max_log_bytes`` are kept.
 
-        Raises ConflictError with ``expected_offset`` where bytes are missing before ``offset``.
+        Raises ConflictError with ``expected_offset`` where bytes are missing before ``offset``, and (code
+        ``log_closed``) for new bytes of a log whose allocation is over: at once where it was closed, after
+        ``LATE_SECONDS`` (a pod's: ``POD_SECONDS``) otherwise.
         """
 
         def work(tx: Transaction) -> int:
@@ -42,57 +67,114 @@ class Logs(LedgerBase):
                     expected_offset=size,
                 )
             fresh = data[size - offset :]
-            if final:
+            if fresh:
+                self._check_open(allocation)
+            if final and not allocation.log_closed:
                 allocation.log_closed = True
             if not fresh:
                 return size
-            if size < self.settings.max_log_bytes:
-                tx.session.add(
-                    Row(allocation_id=allocation_id, chunk_offset=size, size=len(fresh), data=fresh)
-                )
-            allocation.log_size = size + len(fresh)
+            self._keep(tx.session, allocation, fresh)
             return size + len(fresh)
 
         return self.database.write(work)
 
+    def _check_open(self, allocation: Allocation) -> None:
+        if AllocationState(allocation.state) in LIVE_ALLOCATION_STATES:
+            return
+        late = self.now - (allocation.ended_at or self.now)
+        limit = POD_SECONDS if allocation.runtime == "kubernetes" else LATE_SECONDS
+        if allocation.log_closed or late > limit:
+            raise ConflictError(
+                f"allocation {allocation.id} is {allocation.state}: its lease is over, and its log takes "
+                "nothing more",
+                code="log_closed",
+            )
+
+    def _keep(self, session: Session, allocation: Allocation, fresh: bytes) -> None:
+        """Write new bytes down, and forget pieces that are wholly older than the newest that are kept."""
+        most, size = self.settings.max_log_bytes, allocation.log_size
+        allocation.log_size = size + len(fresh)
+        fresh = fresh[-most:]
+        begin = allocation.log_size - len(fresh)
+        last = _short_piece_before(session, allocation.id, begin) if len(fresh) < PIECE_BYTES else None
+        if last is None:
+            row = Row(allocation_id=allocation.id, chunk_offset=begin, size=len(fresh), data=fresh)
+            session.add(row)
+        else:
+            last.data, last.size = last.data + fresh, last.size + len(fresh)
+        floor = allocation.log_size - most
+        if floor > 0:
+            session.flush()
+            session.execute(
+                delete(Row)
+                .where(Row.allocation_id == allocation.id, Row.chunk_offset + Row.size <= floor)
+                .execution_options(synchronize_session=False)
+            )
+
     def read_log(self, allocation_id: str, offset: int) -> LogChunk:
         """Text from a byte offset on, at most 256 KiB, never half a character.
 
-        ``complete`` once the allocation is over, nothing more comes, and all of it has been read.
+        Bytes that are not kept any more are named in one line of their own. ``complete`` once the allocation
+        is over, nothing more comes, and all of it has been read.
         """
         with self.database.read() as session:
             allocation = get_allocation(session, allocation_id)
-            last = session.scalar(
-                select(func.max(Row.chunk_offset)).where(
-                    Row.allocation_id == allocation_id, Row.chunk_offset <= offset
-                )
-            )
-            data, position = b"", offset
-            query = (
-                select(Row.chunk_offset, Row.data)
-                .where(Row.allocation_id == allocation_id, Row.chunk_offset >= (last or 0))
-                .order_by(Row.chunk_offset)
-            )
-            for start, piece in session.execute(query.execution_options(yield_per=16)):
-                data += piece[max(0, position - start) :]
-                position = max(position, start + len(piece))
-                if len(data) >= READ_BYTES:
-                    break
-            kept = session.execute(
-                select(func.max(Row.chunk_offset + Row.size)).where(Row.allocation_id == allocation_id)
-            ).scalar()
+            part = _read(session, allocation, offset)
         is_over = AllocationState(allocation.state) not in LIVE_ALLOCATION_STATES
-        data = data[:READ_BYTES]
-        end = offset + len(data)
-        at_end = end >= (kept or 0)
-        text, used = _decode(data, final=at_end and is_over)
-        end = offset + used
-        if at_end and allocation.log_size > max(kept or 0, offset):
-            text += f"\n[{allocation.log_size - (kept or 0)} more bytes were not kept]\n"
-            end = allocation.log_size
+        at_end = part.begin + len(part.data) >= allocation.log_size
+        text, used = _decode(part.data, final=at_end and is_over)
+        if part.cut:
+            most = self.settings.max_log_bytes
+            text = f"[{part.cut} bytes of this log were not kept: a log keeps its newest {most}]\n{text}"
+        end = part.begin + used
         is_closed = allocation.log_closed or self.now - (allocation.ended_at or self.now) >= TAIL_SECONDS
         complete = is_over and is_closed and end >= allocation.log_size
         return LogChunk(text=text, next_offset=end, complete=complete)
+
+
+def _short_piece_before(session: Session, allocation_id: str, begin: int) -> Row | None:
+    """The piece that ends at ``begin``, where it is short."""
+    query = select(Row).where(Row.allocation_id == allocation_id).order_by(Row.chunk_offset.desc()).limit(1)
+    last = session.scalars(query).first()
+    is_next = last is not None and last.size < PIECE_BYTES and last.chunk_offset + last.size == begin
+    return last if is_next else None
+
+
+def _read(session: Session, allocation: Allocation, offset: int) -> _Part:
+    """What is kept from ``offset`` on, from the beginning of a line where something before it is not."""
+    mine = Row.allocation_id == allocation.id
+    before = session.scalar(select(func.max(Row.chunk_offset)).where(mine, Row.chunk_offset <= offset))
+    query = (
+        select(Row.chunk_offset, Row.data)
+        .where(mine, Row.chunk_offset >= (before or 0))
+        .order_by(Row.chunk_offset)
+    )
+    part = _Part(b"", offset, 0)
+    for start, piece in session.execute(query.execution_options(yield_per=16)):
+        position = part.begin + len(part.data)
+        if start > position:
+            if part.data:
+                break
+            part.cut += start - position
+            part.begin = position = start
+        part.data += piece[max(0, position - start) :]
+        if len(part.data) >= READ_BYTES:
+            break
+    if not part.data and allocation.log_size > part.begin:
+        part.cut, part.begin = part.cut + allocation.log_size - part.begin, allocation.log_size
+    if part.cut:
+        skipped = _to_a_line(part.data)
+        part.data, part.begin, part.cut = part.data[skipped:], part.begin + skipped, part.cut + skipped
+    part.data = part.data[:READ_BYTES]
+    return part
+
+
+def _to_a_line(data: bytes) -> int:
+    """Bytes before the first line that is whole, or before the first whole character of a very long line."""
+    found = data.find(b"\n", 0, PIECE_BYTES)
+    if found >= 0:
+        return found + 1
+    return next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
 
 
 def _decode(data: bytes, *, final: bool) -> tuple[str, int]:
