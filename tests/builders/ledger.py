@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event, select
@@ -23,7 +24,7 @@ from emep.ledger.database import Database
 from emep.ledger.jobs import Submitter
 from emep.ledger.planner import Cycle, Planner
 from emep.ledger.service import LedgerService
-from emep.ledger.tables import AllocationGpu, Base, Event
+from emep.ledger.tables import AllocationGpu, Base, Event, Job
 from emep.policy import Policy, default_policy
 from emep.settings import Settings
 
@@ -159,6 +160,14 @@ class Bench:
     def quiet(self, seconds: float, nodes: tuple[str, ...] = ("n0",)) -> None:
         """Let time pass with reports of ``nodes`` and ticks, and no heartbeat of anybody."""
         self.alive(seconds, nodes=nodes)
+
+    def until_due(self, job: JobView, nodes: tuple[str, ...] = ("n0",)) -> None:
+        """Let the backoff of a pending job pass, and a minute more: each ten seconds cost much work."""
+        with self.database.read() as session:
+            not_before = session.scalars(select(Job.not_before).where(Job.id == job.id)).one()
+        # Whole steps, and some of them: a tick that comes later than usual is an absence of the server.
+        steps = max(math.ceil((not_before - self.clock.now) / 10.0), 0) + 6
+        self.quiet(steps * 10.0, nodes=nodes)
 
     def alive(
         self, seconds: float, *jobs: JobView, nodes: tuple[str, ...] = ("n0",), step: float = 10.0

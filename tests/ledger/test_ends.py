@@ -30,7 +30,7 @@ def letters(bench: Bench) -> dict[str, str]:
 
 def started_again(bench: Bench, job: JobView) -> JobView:
     """Wait until the job's backoff is over, grant it again and let it report."""
-    bench.quiet(2000)
+    bench.until_due(job)
     bench.plan()
     job = bench.job(job)
     assert job.state is JobState.STARTING, job.reason

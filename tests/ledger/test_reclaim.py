@@ -82,7 +82,7 @@ def test_requeues_back_off_and_after_five_the_job_is_dead(bench: Bench) -> None:
     job = bench.submit()
     waits = []
     for _ in range(6):
-        bench.quiet(1900)
+        bench.until_due(job)
         bench.plan()
         running = bench.job(job)
         assert running.state is JobState.STARTING, running.reason
