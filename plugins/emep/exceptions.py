@@ -85,6 +85,13 @@ class TooLargeError(EmepError):
     status, title, code = 413, "Too large", "too_large"
 
 
+class TooManyError(EmepError):
+    """The caller has as much under way as one may have (429); ``retry_after`` seconds later it may fit."""
+
+    status, title, code = 429, "Too many", "too_many"
+    retry_after = 10
+
+
 class UnavailableError(EmepError):
     """Not now: the database is busy or the policy file is broken; the caller may try again (503)."""
 

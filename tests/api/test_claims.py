@@ -165,3 +165,36 @@ def test_no_value_of_a_holder_is_taken_for_one_of_another_type(api: Api) -> None
             assert (answer.status_code, answer.json()["field"]) == (422, "epoch"), f"{what} {value!r}"
         body = {"epoch": 1, "exit_code": value}
         assert api.call(token, "POST", f"{at}/complete", json=body).json()["field"] == "exit_code"
+
+
+# ---- bounds ----------------------------------------------------------------------------------------------
+
+
+def test_a_spec_has_256_kib(api: Api) -> None:
+    api.node()
+    most = 256 * 1024 - len('{"engine":"merge","input":{"recipe":""}}')
+    for size, status in ((most, 201), (most + 1, 422)):
+        answer = api.submit(spec={"engine": "merge", "input": {"recipe": "x" * size}})
+        assert answer.status_code == status, answer.text[:300]
+    problem = answer.json()
+    assert problem["field"] == "spec"
+    assert "262,145 bytes" in problem["detail"]
+    euro = api.submit(spec={"engine": "merge", "input": {"recipe": "€" * 100_000}})
+    assert euro.status_code == 422, "bytes are counted, not characters"
+    batch = {"jobs": [{"spec": {"engine": "merge", "input": {"recipe": "x" * 300_000}}}, {"spec": SPEC}]}
+    items = api.call("alice", "POST", "/jobs:batch", json=batch).json()["items"]
+    assert [item["status"] for item in items] == [422, 201]
+
+
+def test_one_user_has_a_bound_of_jobs_that_wait(api: Api) -> None:
+    from emep.policy.load import parse_policy_text
+
+    api.bench.policy = parse_policy_text("limits: {pending_jobs: 2}", "test policy")
+    assert [api.submit("alice").status_code for _ in range(2)] == [201, 201]
+    refused = api.submit("alice")
+    assert (refused.status_code, refused.json()["code"]) == (429, "too_many_pending")
+    assert refused.headers["retry-after"] == "10"
+    assert api.submit("op").status_code == 201
+    batch = {"jobs": [{"spec": SPEC}] * 2}
+    items = api.call("op", "POST", "/jobs:batch", json=batch).json()["items"]
+    assert [item["status"] for item in items] == [201, 429]

@@ -69,6 +69,7 @@ tiers: {P0: [realtime, critical], P1: [high], P2: [normal], P3: [low]}
 lease: {heartbeat: 10s, expiry: 60s, start_deadline: 10m, max_silence: 10m}
 health: {report_every: 10s, failed_checks: 3, good_checks: 3}
 retries: {max: 3, backoff: 30s, max_backoff: 30m, max_infrastructure: 5}
+limits: {pending_jobs: 500}
 restricted_classes:
   critical: {dags: [emep_regression_gate], roles: [Admin, Op]}
   realtime: {roles: [Admin, Op]}
@@ -86,6 +87,7 @@ gpu_billing: {H100: 1.0, A100: 0.5}
 """
     )
     assert policy.reservations is None
+    assert policy.limits.pending_jobs == 500
     assert policy.starvation_bound == 4 * 3600
     assert policy.project("team-a/vision") is not None
     assert policy.user_weight("team-a", "alice") == 2

@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from emep.api import problems
 from emep.api.auth import authenticate
 from emep.api.guarded import GuardedRoute
+from emep.api.half_open import end_half_open
 from emep.api.limits import EndUnread
 from emep.api.routes import allocations, dead_letters, health, jobs, leases, nodes, shares, system
 from emep.api.runtime import Runtime
@@ -31,7 +32,7 @@ def create_app(runtime: Runtime | None = None) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         started = await run_in_threadpool(_start, app, runtime)
-        with _answer_on_shutdown(started):
+        with _answer_on_shutdown(started), end_half_open():
             yield
         if started is not None:
             await run_in_threadpool(started.stop)

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from starlette.exceptions import HTTPException
 
-from emep.exceptions import EmepError
+from emep.exceptions import EmepError, TooManyError
 
 log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
@@ -75,6 +75,8 @@ async def emep_error(_: Request, error: Exception) -> JSONResponse:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = RETRY_AFTER_SECONDS
+    if isinstance(error, TooManyError):
+        headers["Retry-After"] = str(error.retry_after)
     return JSONResponse(document_of(error), error.status, headers, MEDIA_TYPE)
 
 

@@ -11,6 +11,7 @@ from emep.ledger.database import Database, Transaction
 from emep.ledger.effective_policy import EffectivePolicy
 from emep.ledger.known_leases import KnownLeases
 from emep.ledger.known_nodes import KnownNodes
+from emep.ledger.pending_bound import PendingBound
 from emep.ledger.pools import Pools
 from emep.ledger.repository import chunks
 from emep.ledger.states import AllocationEvent, JobEvent, YieldCause
@@ -29,6 +30,7 @@ class LedgerBase:
         self.policies = EffectivePolicy(policy, database)
         self.known_leases = KnownLeases()
         self.known_nodes = KnownNodes(database)
+        self.pending_bound = PendingBound(database)
         self.settings = settings
         self.pools = Pools(database, self.alive_for)
         database.guard = self.pools

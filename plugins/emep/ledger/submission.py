@@ -6,6 +6,7 @@ for all jobs, one for all events.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from emep.exceptions import ConflictError, EmepError, RejectedJobError, Unavaila
 from emep.ledger.database import Transaction
 from emep.ledger.ids import job_ids
 from emep.ledger.judging import Judging, Key, Prepared, Submitter, like_a_row
+from emep.ledger.pending_bound import too_many
 from emep.ledger.repeats import check_repeat
 from emep.ledger.repository import chunks
 from emep.ledger.tables import Job
@@ -40,20 +42,30 @@ class Submissions(Judging):
         It is not where its idempotency key was used before, nor where an earlier try of the same task has
         completed it already: the job of then is the answer. Raises InvalidError for fields that contradict
         each other (nothing is kept), RejectedJobError for a job that can never run (kept as ``rejected``),
-        ConflictError where another request has used its idempotency key.
+        ConflictError where another request has used its idempotency key, TooManyError where the user has as
+        many jobs that wait as the policy allows.
         """
         prepared = self.prepare(request, submitter)
+        limit = self.policy.limits.pending_jobs
 
         def work(tx: Transaction) -> tuple[JobView, bool]:
             done = completed_before(tx, prepared.values, request.airflow)
-            if done is None or _by_key(tx.session, [prepared]):
-                return self._insert(tx, [prepared])[0], True
-            reason = f"try {prepared.values['try_number']} of its task takes its result"
-            tx.emit("asked_again", job=done, actor=submitter.name, reason=reason, plan=False)
-            return job_view(tx.session, done), False
+            may_wait = prepared.reject is not None or places[submitter.user] > 0
+            if (done is not None or not may_wait) and _by_key(tx.session, [prepared]):
+                done, may_wait = None, True  # the key's own job is the answer: the insert will say so
+            if done is not None:
+                reason = f"try {prepared.values['try_number']} of its task takes its result"
+                tx.emit("asked_again", job=done, actor=submitter.name, reason=reason, plan=False)
+                return job_view(tx.session, done), False
+            if not may_wait:
+                raise too_many(submitter.user, limit)
+            return self._insert(tx, [prepared])[0], True
 
         try:
-            view, is_new = self.database.write(work)
+            with self.pending_bound.places(_waiting([prepared]), limit) as (places, is_taken):
+                view, is_new = self.database.write(work)
+                if is_new and prepared.reject is None:
+                    is_taken(submitter.user)
         except IntegrityError:
             # The key has been used: looking for it first would cost every other request a query.
             with self.database.read() as session:
@@ -76,26 +88,42 @@ class Submissions(Judging):
                 judged.append(self.prepare(request, submitter))
             except EmepError as error:
                 judged.append(error)
-        for _ in range(BATCH_ATTEMPTS):
-            try:
-                return self.database.write(lambda tx: self._insert_batch(tx, judged))
-            except IntegrityError:
-                continue  # somebody else has used one of the keys in this moment: it is found now
+        limit = self.policy.limits.pending_jobs
+        ready = [entry for entry in judged if isinstance(entry, Prepared)]
+        with self.pending_bound.places(_waiting(ready), limit) as (places, is_taken):
+            for _ in range(BATCH_ATTEMPTS):
+                try:
+                    outcomes = self.database.write(lambda tx: self._insert_batch(tx, judged, places, limit))
+                except IntegrityError:
+                    continue  # somebody else has used one of the keys in this moment: it is found now
+                for entry, outcome in zip(judged, outcomes, strict=True):
+                    if isinstance(entry, Prepared) and isinstance(outcome, tuple) and outcome[1]:
+                        is_taken(entry.values["user"])
+                return outcomes
         raise UnavailableError("others submit with the same idempotency keys at the same time: try again")
 
-    def _insert_batch(self, tx: Transaction, judged: Sequence[Prepared | EmepError]) -> list[Outcome]:
+    def _insert_batch(
+        self, tx: Transaction, judged: Sequence[Prepared | EmepError], places: Counter[str], limit: int
+    ) -> list[Outcome]:
         ready = [entry for entry in judged if isinstance(entry, Prepared)]
         known = _by_key(tx.session, ready)
         views: dict[Key | None, JobView] = dict(
             zip(known, job_views(tx.session, list(known.values())), strict=True)
         )
-        used: dict[Key | None, Job] = dict(known)
+        used = dict(known)
         new: list[Prepared] = []
         refused = {id(one): one for one in judged if isinstance(one, EmepError)}
+        free = Counter(places)
         for entry in ready:
             if entry.key is None or entry.key not in used:
+                user = entry.values["user"]
+                if entry.reject is None and free[user] < 1:
+                    refused[id(entry)] = too_many(user, limit)
+                    continue
+                free[user] -= entry.reject is None
                 new.append(entry)
-                used[entry.key] = like_a_row({**entry.values, "id": ""})
+                if entry.key is not None:
+                    used[entry.key] = like_a_row({**entry.values, "id": ""})
                 continue
             try:
                 check_repeat(used[entry.key], entry.values)
@@ -164,6 +192,11 @@ class Submissions(Judging):
 def _columns(values: dict[str, Any]) -> dict[str, Any]:
     """Attributes of a job by the names of their columns."""
     return {_COLUMN_NAMES[name]: value for name, value in values.items()}
+
+
+def _waiting(prepared: Sequence[Prepared]) -> Counter[str]:
+    """By user, how many of these are to wait."""
+    return Counter(entry.values["user"] for entry in prepared if entry.reject is None)
 
 
 def _by_key(session: Session, prepared: Sequence[Prepared]) -> dict[Key, Job]:

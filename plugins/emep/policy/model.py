@@ -14,6 +14,7 @@ from emep.policy.sections import (
     ClassRestriction,
     HealthPolicy,
     LeasePolicy,
+    LimitsPolicy,
     PreemptionPolicy,
     ProjectPolicy,
     QueuePolicy,
@@ -27,6 +28,7 @@ __all__ = [
     "ClassRestriction",
     "HealthPolicy",
     "LeasePolicy",
+    "LimitsPolicy",
     "Policy",
     "PreemptionPolicy",
     "ProjectPolicy",
@@ -63,6 +65,7 @@ class Policy:
     lease: LeasePolicy = field(default_factory=LeasePolicy)
     health: HealthPolicy = field(default_factory=HealthPolicy)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
+    limits: LimitsPolicy = field(default_factory=LimitsPolicy)
     restricted_classes: Mapping[str, ClassRestriction] = field(default_factory=dict)
     node_labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Topology field -> Kubernetes labels that carry it, the first that a node has counts."""

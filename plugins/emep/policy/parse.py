@@ -83,6 +83,7 @@ def _plain_values(found: Mapping[str, Value], base: Policy) -> dict[str, Any]:
         "lease": lambda value: _section(value, base.lease),
         "health": lambda value: _section(value, base.health),
         "retries": lambda value: _section(value, base.retries),
+        "limits": lambda value: _section(value, base.limits),
     }
     return {key: read(found[key]) for key, read in readers.items() if key in found}
 
@@ -93,8 +94,8 @@ def _reservations(value: Value) -> int:
     return value.integer()
 
 
-_COUNTS = {"failed_checks", "good_checks", "max", "max_infrastructure"}
-_AT_LEAST_ONE = {"failed_checks", "good_checks"}
+_COUNTS = {"failed_checks", "good_checks", "max", "max_infrastructure", "pending_jobs"}
+_AT_LEAST_ONE = {"failed_checks", "good_checks", "pending_jobs"}
 
 
 def _section(value: Value, base: T) -> T:

@@ -60,6 +60,14 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitsPolicy:
+    """What one user may ask of the control plane."""
+
+    pending_jobs: int = 10_000
+    """Jobs that wait at the same time; more are refused (429) until some have started or ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClassRestriction:
     """Who may use a restricted class: a listed DAG or a listed role will do."""
 

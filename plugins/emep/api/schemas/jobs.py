@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -9,12 +10,25 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from emep.api.schemas.base import Duration, JobState, Labels, Memory, Moment, Name, Request, Text
 
+MAX_SPEC_BYTES = 256 * 1024
+
 
 def check_project(path: str) -> str:
     """A project's path such as ``org/team``; raises ValueError where a part of it is empty."""
     if not all(part.strip() for part in path.split("/")):
         raise ValueError(f"{path!r} has an empty part: write a project as org/team")
     return path
+
+
+def check_spec(spec: dict[str, Any]) -> dict[str, Any]:
+    """A SPEC of at most ``MAX_SPEC_BYTES`` as JSON; raises ValueError for a longer one."""
+    size = len(json.dumps(spec, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace"))
+    if size > MAX_SPEC_BYTES:
+        raise ValueError(
+            f"has {size:,} bytes as JSON, and a SPEC may have {MAX_SPEC_BYTES:,}: put the long part into a "
+            "file below the artifacts and name it by its URI"
+        )
+    return spec
 
 
 ProjectPath = Annotated[Name, AfterValidator(check_project)]
@@ -69,8 +83,8 @@ class JobRequest(Request):
     checkpoint_interval: Duration | None = None
     placement: Literal["pack", "spread"] | None = None
     runtime: Literal["agent", "kubernetes", "external"] = "agent"
-    spec: dict[str, Any] | None = None
-    """The engine's SPEC (``emep-engine schema spec``); required for runtime agent."""
+    spec: Annotated[dict[str, Any], AfterValidator(check_spec)] | None = None
+    """The engine's SPEC (``emep-engine schema spec``), at most 256 KiB; required for runtime agent."""
     trace_id: Text | None = None
     experiment_id: Text | None = None
     job_type: Text | None = None
