@@ -1,7 +1,7 @@
 """Closes connections on which no request comes: half-open ones, and headers that drip.
 
 uvicorn, which serves Airflow's API, waits for ever for the first byte and for the rest of a header, and
-neither it nor Airflow has an option for that. A connection that is never used costs a file descriptor, so some
+neither it nor Airflow has an option for that. A connection that is never used costs a file descriptor:
 thousands of them stop the server. While EMEP's app runs, uvicorn's protocols get a timer for it. What a body
 may take is in ``emep.api.bodies``; between two requests uvicorn's own ``timeout_keep_alive`` counts.
 """

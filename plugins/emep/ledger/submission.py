@@ -7,7 +7,7 @@ for all jobs, one for all events.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from sqlalchemy import Table, insert, inspect, select
@@ -110,30 +110,12 @@ class Submissions(Judging):
         views: dict[Key | None, JobView] = dict(
             zip(known, job_views(tx.session, list(known.values())), strict=True)
         )
-        used = dict(known)
-        new: list[Prepared] = []
-        refused = {id(one): one for one in judged if isinstance(one, EmepError)}
-        free = Counter(places)
-        for entry in ready:
-            if entry.key is None or entry.key not in used:
-                user = entry.values["user"]
-                if entry.reject is None and free[user] < 1:
-                    refused[id(entry)] = too_many(user, limit)
-                    continue
-                free[user] -= entry.reject is None
-                new.append(entry)
-                if entry.key is not None:
-                    used[entry.key] = like_a_row({**entry.values, "id": ""})
-                continue
-            try:
-                check_repeat(used[entry.key], entry.values)
-            except ConflictError as error:
-                refused[id(entry)] = error
+        new, refused = _choose(ready, known, places, limit)
         made = {id(entry): view for entry, view in zip(new, self._insert(tx, new), strict=True)}
         outcomes: list[Outcome] = []
         for one in judged:
             if isinstance(one, EmepError) or id(one) in refused:
-                outcomes.append(refused[id(one)])
+                outcomes.append(one if isinstance(one, EmepError) else refused[id(one)])
                 continue
             view = made.get(id(one))
             is_new = view is not None
@@ -192,6 +174,33 @@ class Submissions(Judging):
 def _columns(values: dict[str, Any]) -> dict[str, Any]:
     """Attributes of a job by the names of their columns."""
     return {_COLUMN_NAMES[name]: value for name, value in values.items()}
+
+
+def _choose(
+    ready: Sequence[Prepared], known: Mapping[Key, Job], places: Counter[str], limit: int
+) -> tuple[list[Prepared], dict[int, EmepError]]:
+    """Which requests of a batch make new jobs; those that are refused, by their id in memory.
+
+    ``known``: jobs that have used the batch's keys before. ``places``: how many may wait, by user.
+    """
+    used, free = dict(known), Counter(places)
+    new: list[Prepared] = []
+    refused: dict[int, EmepError] = {}
+    for entry in ready:
+        user = entry.values["user"]
+        if entry.key is not None and entry.key in used:
+            try:
+                check_repeat(used[entry.key], entry.values)
+            except ConflictError as error:
+                refused[id(entry)] = error
+        elif entry.reject is None and free[user] < 1:
+            refused[id(entry)] = too_many(user, limit)
+        else:
+            free[user] -= entry.reject is None
+            new.append(entry)
+            if entry.key is not None:
+                used[entry.key] = like_a_row({**entry.values, "id": ""})
+    return new, refused
 
 
 def _waiting(prepared: Sequence[Prepared]) -> Counter[str]:
