@@ -31,6 +31,7 @@ from engines.supervisor_result import (
     result_path,
     write_result,
 )
+from engines.supervisor_scratch import Scratch
 from engines.supervisor_spec import check_spec
 
 GRACE_SECONDS = 120.0
@@ -67,6 +68,7 @@ class _Supervisor:
         self.grace = GRACE_SECONDS
         self.progress = Progress(sys.stdout)
         self.lease: Lease | None = None
+        self.scratch = Scratch()
         self.started = time.monotonic()
 
     def run(self) -> int:
@@ -94,6 +96,7 @@ class _Supervisor:
             for rank in self.ranks:
                 if rank.running:
                     rank.kill()
+            self.scratch.remove()
             if self.lease is not None:
                 self.lease.stop()
         return code
@@ -105,7 +108,9 @@ class _Supervisor:
             self._renew_lease()
             return self._finish(error.exit_code, error=_plain(error))
         self.engine = engine
-        environments = split_environments(self.environment, parallel=ENGINES[engine].parallel)
+        environments = split_environments(
+            {**self.environment, **self.scratch.make(self.environment)}, parallel=ENGINES[engine].parallel
+        )
         # The GPUs are idle until here: what else there is to begin, and to import, comes after.
         self.ranks = start_ranks(
             self.spec_path,

@@ -23,6 +23,8 @@ from typing import Any
 
 from engines.artifacts import open_store, path_to_uri
 from engines.checkpoint import Checkpoint, CheckpointStore, spec_digest
+from engines.confinement import Confines, confine, refused_by_the_system
+from engines.confinement.named import check_named_paths
 from engines.contract import ENGINES, Context, EngineError, ExitCode, Preempted
 from engines.stop_request import StopRequest
 from engines.supervisor_events import JUDGED_SIGNALS
@@ -74,6 +76,9 @@ def main(arguments: list[str]) -> int:
         _send_error(messages, error.code, error.message, error.file, error.field)
         return error.exit_code
     except Exception as error:
+        if (outside := refused_by_the_system(error)) is not None:
+            _send_error(messages, outside.code, outside.message, outside.file, outside.field)
+            return outside.exit_code
         return _unexpected(messages, error)
     try:
         messages.send("outcome", outcome=asdict(outcome))
@@ -83,8 +88,18 @@ def main(arguments: list[str]) -> int:
     return ExitCode.DONE
 
 
+def _confine(path: Path) -> None:
+    """Keep this process to what its job may read and write, before anything that a user named is opened."""
+    confines = Confines.from_environment(os.environ, path.absolute().parent)
+    if confines is not None:
+        confine(confines)
+        os.environ["EMEP_CHECKPOINT_URI"] = path_to_uri(confines.checkpoints)
+
+
 def _context(path: Path, stop: StopRequest, messages: Messages) -> Context:
     spec = load_spec(path)
+    _confine(path)
+    check_named_paths(spec)
     rank, world = int(os.environ.get("EMEP_RANK", "0")), int(os.environ.get("EMEP_WORLD_SIZE", "1"))
     epoch = int(number(os.environ, "EMEP_LEASE_EPOCH", 0))
     job = os.environ.get("EMEP_JOB_ID", "")

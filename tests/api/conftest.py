@@ -71,7 +71,7 @@ class Api:
         return who if who.startswith("emep-") or who.count(".") == 2 else self._token_of(who)
 
     def submit(self, who: str = "alice", **fields: Any) -> Any:
-        spec = {"engine": "merge", "input": {}, "output_uri": "file:///tmp/out"}
+        spec = {"engine": "merge", "input": {}, "output_uri": "out"}
         return self.call(who, "POST", "/jobs", json={"spec": spec, **fields})
 
     def node(self, name: str = "n0", gpus: int = 4) -> None:

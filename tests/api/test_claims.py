@@ -9,7 +9,7 @@ import pytest
 
 from .conftest import Api
 
-SPEC = {"engine": "merge", "input": {}, "output_uri": "file:///tmp/out"}
+SPEC = {"engine": "merge", "input": {}, "output_uri": "out"}
 INVENTED = {"status": "done", "metrics": {"accuracy": 1.0}}
 
 

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -75,6 +76,9 @@ def serve(folder: Path, port: int) -> None:
     # Tests wait for the end of a grace; two minutes would be long.
     file = os.environ.get(POLICY_FILE)
     text = Path(file).read_text() if file else f"preemption: {{grace_period: {GRACE_SECONDS}s}}"
+    if "roots:" not in text:
+        # The tests' own files, wherever below the temporary folder each has its own.
+        text += f"\nroots: {{read: [{tempfile.gettempdir()}], write: [{tempfile.gettempdir()}]}}\n"
     policy = parse_policy_text(text, file or "test policy")
     emep = create_app(Runtime.build(engine, settings, policy=lambda: policy))
 

@@ -29,7 +29,7 @@ from emep.policy import Policy, default_policy
 from emep.settings import Settings
 
 START = 1_700_000_000.0
-SPEC = {"engine": "merge", "input": {}, "output_uri": "file:///tmp/out"}
+SPEC = {"engine": "merge", "input": {}, "output_uri": "out"}
 
 
 class ManualClock:

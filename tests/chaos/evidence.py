@@ -21,7 +21,7 @@ from tests.chaos.model import (
     WitnessLine,
 )
 
-from emep.ledger.environment import folder_name
+from emep.layout import checkpoint_folder
 from emep.ledger.tables import Event, Job, Usage
 
 
@@ -65,7 +65,7 @@ def gather(
                 row.exit_code,
                 row.reason,
                 row.result,
-                folder_name(row.checkpoint_key),
+                checkpoint_folder(row.user, row.checkpoint_key),
                 f"{row.dag_id}/{row.run_id}/{row.task_id}" if row.dag_id else "",
             )
             for row in session.scalars(select(Job).order_by(Job.id))

@@ -15,7 +15,7 @@ from emep.api.schemas import GpuReport, JobRequest, NodeRequest
 from emep.cli import COMMANDS
 from emep.client import EmepClient, agent_token
 
-SPEC = {"schema_version": 1, "engine": "merge", "input": {}, "output_uri": "file:///tmp/none"}
+SPEC = {"schema_version": 1, "engine": "merge", "input": {}, "output_uri": "none"}
 READ = ["queue", "nodes", "share", "history", "dlq list"]
 
 

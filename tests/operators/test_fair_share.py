@@ -50,7 +50,7 @@ def operator(**fields: Any) -> FairShareGpuOperator:
         "task_id": "merge",
         "engine": "merge",
         "input": {"recipe": "r"},
-        "output_uri": "file:///tmp/o",
+        "output_uri": "o",
         **fields,
     }
     with DAG("emep_merge", schedule=None):

@@ -133,9 +133,7 @@ def test_what_cannot_be_read_is_left_alone():
 def test_a_retry_ends_the_job_that_a_killed_worker_left_behind(api):
     left = submit(api)
     with DAG("emep_merge", schedule=None):
-        task = FairShareGpuOperator(
-            task_id="merge", engine="merge", output_uri="file:///tmp/o", inline_wait=0
-        )
+        task = FairShareGpuOperator(task_id="merge", engine="merge", output_uri="o", inline_wait=0)
     ti = SimpleNamespace(**TASK, map_index=-1, try_number=2, max_tries=3)
     run = SimpleNamespace(run_id="run 1", triggering_user_name="alice")
     with pytest.raises(TaskDeferred):

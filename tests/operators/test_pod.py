@@ -114,7 +114,7 @@ def test_arguments_of_the_providers_operator_are_in_the_pod(cluster):
 
 
 def test_an_engine_gets_its_spec_as_a_file_and_renews_its_own_lease(api):
-    left = deferred(operator(engine="merge", input={"recipe": "r"}, output_uri="file:///tmp/o"))
+    left = deferred(operator(engine="merge", input={"recipe": "r"}, output_uri="o"))
     plan = left.trigger.plan
     base = plan["pod"]["spec"]["containers"][0]
     assert (base["command"], base["args"]) == (["emep-engine"], ["run", "/emep/spec/spec.json"])

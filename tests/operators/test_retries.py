@@ -21,7 +21,7 @@ NUMBERS = default_policy().retries
 
 def operator(**fields):
     with DAG("d", schedule=None, default_args=fields.pop("default_args", {})):
-        return FairShareGpuOperator(task_id="t", engine="merge", output_uri="file:///tmp/o", **fields)
+        return FairShareGpuOperator(task_id="t", engine="merge", output_uri="o", **fields)
 
 
 def pauses(backoff: JitteredBackoff, try_number: int, max_tries: int = 3, count: int = 200) -> list[float]:
@@ -65,7 +65,7 @@ def test_a_dag_s_and_a_task_s_own_numbers_come_first():
 
 def test_mapped_tasks_have_them_too_and_can_be_serialized():
     with DAG("d", schedule=None, start_date=datetime(2025, 1, 1, tzinfo=UTC)) as dag:
-        partial = FairShareGpuOperator.partial(task_id="t", engine="merge", output_uri="file:///tmp/o")
+        partial = FairShareGpuOperator.partial(task_id="t", engine="merge", output_uri="o")
         mapped = partial.expand(extra_input=[{"candidates": [0]}, {"candidates": [1]}])
         operator_of_its_own = FairShareGpuOperator(task_id="u", engine="merge")
     assert mapped.retries == operator_of_its_own.retries == NUMBERS.max

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from engines.artifacts.store import Keys, canonical_json, digest_file, digest_folder
+from engines.confinement import check_read
 from engines.contract import BadInputError, Output
 
 _NAME_MAX, _PATH_MAX = 255, 4096
@@ -28,8 +29,16 @@ def path_to_uri(path: Path | str) -> str:
 def uri_to_path(uri: str) -> Path:
     """Local path of a ``file:///...`` URI or plain path.
 
-    Raises BadInputError for other schemes and hosts, and for what no file system can hold.
+    Raises BadInputError for other schemes and hosts, for what no file system can hold, and (OutsideError) for
+    what this process's job may not read.
     """
+    path = local_path(uri)
+    check_read(path)
+    return path
+
+
+def local_path(uri: str) -> Path:
+    """``uri_to_path`` for what is not read by that name: only the form is checked."""
     try:
         parts = urlsplit(uri)
     except ValueError:

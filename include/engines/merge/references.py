@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.artifacts import check_path, uri_to_path
+from engines.confinement import check_read
 from engines.contract import BadInputError
 from engines.merge.wording import check_keys, join, wrong
 
@@ -56,6 +57,7 @@ def _locate(text: str, base: Path | None) -> Path | None:
         path = path.expanduser()
     if base is not None and not path.is_absolute():
         path = base / path
+    check_read(path.absolute(), "model")
     return path.absolute() if path.is_dir() else None
 
 

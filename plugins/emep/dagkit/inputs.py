@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from emep import layout
 from emep.dagkit.recipes import at_start, model_paths, read_recipe, searched
 from emep.dagkit.settings import absolute, artifact_uri, data_root
 
@@ -48,12 +49,8 @@ def _built(function: Callable[..., Any]) -> Callable[..., Built]:
 def run_folder(context: Mapping[str, Any]) -> str:
     """URI of the folder that holds everything of this DAG run."""
     run = context["dag_run"]
-    return f"{artifact_uri()}/runs/{_safe(run.dag_id)}/{_safe(run.run_id)}"
-
-
-def _safe(text: str) -> str:
-    """``text`` as one path component that needs no quoting in a URI."""
-    return "".join(character if character.isalnum() or character in "._-" else "-" for character in text)
+    project = str(context["params"].get("project") or "default")
+    return f"{artifact_uri()}/{layout.run_folder(project, run.dag_id, run.run_id)}"
 
 
 @_built

@@ -71,6 +71,7 @@ def environment(
         "USAGE_DATA_COLLECTION__ENABLED": "False",
         "EMEP__AGENT_TOKEN": secrets.agent_token,
         "EMEP__SERVICE_USER": SERVICE_USER,
+        "EMEP__POLICY_FILE": str(home.policy),
         "EMEP__ARTIFACT_URI": home.artifacts.as_uri(),
         "EMEP__CHECKPOINT_URI": (home.root / "checkpoints").as_uri(),
         "EMEP__TRACKER_URI": (home.root / "tracking").as_uri(),

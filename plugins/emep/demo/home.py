@@ -50,6 +50,11 @@ class DemoHome:
         return self.root / "models"
 
     @property
+    def policy(self) -> Path:
+        """The project's policy with the demo's models among what jobs may read."""
+        return self.root / "policy.yaml"
+
+    @property
     def artifacts(self) -> Path:
         """What the engines write."""
         return self.root / "artifacts"

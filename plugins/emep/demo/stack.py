@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from emep.demo.environment import environment
 from emep.demo.home import DemoHome, Secrets
+from emep.demo.policy import write_policy
 from emep.demo.processes import DemoError, Ended, Processes
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Stack:
         """With the home's secrets and the demo's configuration; ``more`` overrides variables of it."""
         secrets = home.secrets()
         env = {**environment(home, project, secrets, port), **(more or {})}
+        write_policy(home, project)
         return cls(home, project, port, processes, secrets, env)
 
     def api(self, user: str = "admin") -> DemoApi:

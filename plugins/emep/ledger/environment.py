@@ -6,18 +6,13 @@ import hashlib
 import json
 import re
 
+from emep.layout import checkpoint_folder
+from emep.ledger import confines
 from emep.ledger.tables import Allocation, Job
-from emep.policy.sections import LeasePolicy
+from emep.policy.sections import LeasePolicy, RootsPolicy
 from emep.settings import Settings
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _TRACE = re.compile(r"[0-9a-f]{32}")
-
-
-def folder_name(key: str) -> str:
-    """A key as one folder's name: readable, safe, and never the same for two keys."""
-    digest = hashlib.sha256(key.encode()).hexdigest()
-    return f"{_UNSAFE.sub('-', key).strip('.-')[:80]}-{digest[:16]}"
 
 
 def traceparent(job: Job, epoch: int) -> str:
@@ -32,17 +27,26 @@ def traceparent(job: Job, epoch: int) -> str:
 
 
 def engine_environment(
-    job: Job, allocation: Allocation, node: str, settings: Settings, lease: LeasePolicy | None = None
+    job: Job,
+    allocation: Allocation,
+    node: str,
+    settings: Settings,
+    lease: LeasePolicy | None = None,
+    roots: RootsPolicy | None = None,
 ) -> dict[str, str]:
     """EMEP_* and TRACEPARENT of one node's part of an allocation.
 
     ``lease``: how often the supervisor renews it and how long it bears silence; None: its own defaults.
+    ``roots``: what the policy opens to every job beyond its own run.
     """
     environment = {
         "EMEP_JOB_ID": job.id,
         "EMEP_ALLOCATION_ID": allocation.id,
         "EMEP_LEASE_EPOCH": str(allocation.epoch),
-        "EMEP_CHECKPOINT_URI": f"{settings.checkpoint_uri.rstrip('/')}/{folder_name(job.checkpoint_key)}",
+        "EMEP_CHECKPOINT_URI": (
+            f"{settings.checkpoint_uri.rstrip('/')}/{checkpoint_folder(job.user, job.checkpoint_key)}"
+        ),
+        confines.VARIABLE: confines.confines(job, roots or RootsPolicy()),
         "EMEP_ARTIFACT_URI": settings.artifact_uri,
         "EMEP_TRACKER_URI": settings.tracker_uri,
         "EMEP_TRACE_ID": job.trace_id,

@@ -12,6 +12,7 @@ from emep.api.engine_names import check_engine
 from emep.api.schemas import JobRequest
 from emep.exceptions import InvalidError
 from emep.ledger.base import LedgerBase
+from emep.ledger.confines import check_spec
 from emep.ledger.job_rows import model_job
 from emep.ledger.tables import Job
 from emep.policy import Policy
@@ -109,6 +110,7 @@ class Judging(LedgerBase):
             "preemptions": 0,
             "requeues": 0,
         }
+        check_spec(values, self.settings.artifact_uri, policy.roots)
         reject = self._reject(values, submitter, policy)
         return Prepared(values, task.execution_timeout if task else None, reject)
 

@@ -63,7 +63,7 @@ class Leases(Reclaim):
             epoch=allocation.epoch,
             lease_token=lease_token(self.settings.secret_key, allocation.id, allocation.epoch),
             started=place is not None and place.started,
-            environment=engine_environment(job, allocation, node, self.settings, policy.lease),
+            environment=engine_environment(job, allocation, node, self.settings, policy.lease, policy.roots),
             nodes=list(allocation.nodes),
             gpus=[GpuRef(node=name, index=index, uuid=uuid) for name, index, uuid in allocation.gpus],
             gpu_count=allocation.gpu_count,

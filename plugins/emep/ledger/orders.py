@@ -153,7 +153,9 @@ class Orders(LedgerBase):
                 if name == node
             ],
             spec=job.spec or {},
-            environment=engine_environment(job, allocation, node, self.settings, self.policy.lease),
+            environment=engine_environment(
+                job, allocation, node, self.settings, self.policy.lease, self.policy.roots
+            ),
             cpu=job.cpu / share,
             memory=job.memory // share,
         )

@@ -19,6 +19,7 @@ from emep.policy.sections import (
     ProjectPolicy,
     QueuePolicy,
     RetryPolicy,
+    RootsPolicy,
     SimulationPolicy,
     UserPolicy,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "ProjectPolicy",
     "QueuePolicy",
     "RetryPolicy",
+    "RootsPolicy",
     "SimulationPolicy",
     "UserPolicy",
 ]
@@ -66,6 +68,7 @@ class Policy:
     health: HealthPolicy = field(default_factory=HealthPolicy)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     limits: LimitsPolicy = field(default_factory=LimitsPolicy)
+    roots: RootsPolicy = field(default_factory=RootsPolicy)
     restricted_classes: Mapping[str, ClassRestriction] = field(default_factory=dict)
     node_labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Topology field -> Kubernetes labels that carry it, the first that a node has counts."""

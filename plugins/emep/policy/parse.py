@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from emep.policy.checks import check_policy
 from emep.policy.errors import suggest
@@ -14,6 +16,7 @@ from emep.policy.model import (
     Policy,
     ProjectPolicy,
     QueuePolicy,
+    RootsPolicy,
     UserPolicy,
 )
 from emep.policy.reading import Value
@@ -84,6 +87,7 @@ def _plain_values(found: Mapping[str, Value], base: Policy) -> dict[str, Any]:
         "health": lambda value: _section(value, base.health),
         "retries": lambda value: _section(value, base.retries),
         "limits": lambda value: _section(value, base.limits),
+        "roots": lambda value: _roots(value, base.roots),
     }
     return {key: read(found[key]) for key, read in readers.items() if key in found}
 
@@ -92,6 +96,26 @@ def _reservations(value: Value) -> int:
     if isinstance(value.raw, str):
         raise value.error(f"expected a whole number or all, not {value.raw!r}: {suggest(value.raw, ['all'])}")
     return value.integer()
+
+
+def _roots(value: Value, base: RootsPolicy) -> RootsPolicy:
+    read = {
+        key: value.at(raw, key).unique([(item, _folder(item)) for item in value.at(raw, key).elements()])
+        for key, raw in value.known(("read", "write")).items()
+    }
+    return replace(base, **read)
+
+
+def _folder(value: Value) -> str:
+    """An absolute path, also as a ``file://`` URI, with ``..`` taken out."""
+    text = value.text()
+    path = unquote(text[7:]) if text.startswith("file:///") else text
+    if not path.startswith("/") or "\0" in path:
+        raise value.error(f"expected the absolute path of a folder, not {text!r}")
+    path = posixpath.normpath("/" + path.lstrip("/"))
+    if path == "/":
+        raise value.error("/ would open the whole machine to every job: name the folders that jobs share")
+    return path
 
 
 _COUNTS = {"failed_checks", "good_checks", "max", "max_infrastructure", "pending_jobs"}

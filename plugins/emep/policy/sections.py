@@ -68,6 +68,16 @@ class LimitsPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class RootsPolicy:
+    """Folders that jobs may name beyond their own run's: absolute paths, links not resolved."""
+
+    read: tuple[str, ...] = ()
+    """What every job may read: models, tasks and recipes that teams share."""
+    write: tuple[str, ...] = ()
+    """What every job may write, and so read."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClassRestriction:
     """Who may use a restricted class: a listed DAG or a listed role will do."""
 

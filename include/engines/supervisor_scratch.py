@@ -1,0 +1,31 @@
+"""The folder for temporary files of one confined run: made by its supervisor, and removed by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class Scratch:
+    """Nothing at first, and nothing at all for a run without confines."""
+
+    def __init__(self) -> None:
+        self._folder: str | None = None
+
+    def make(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Make the folder where the run is confined; the variables that tell the engine of it.
+
+        Raises OSError where the disk takes none.
+        """
+        if not environment.get("EMEP_CONFINES"):
+            return {}
+        import tempfile
+
+        self._folder = tempfile.mkdtemp(prefix="emep-run-", dir=environment.get("TMPDIR") or None)
+        return {"EMEP_SCRATCH": self._folder}
+
+    def remove(self) -> None:
+        """Remove what is there; best effort."""
+        if self._folder is not None:
+            import shutil
+
+            shutil.rmtree(self._folder, ignore_errors=True)
