@@ -61,10 +61,15 @@ def on_dag_run_success(dag_run: Any, msg: str) -> None:
 
 
 def _release(task_instance: Any, reason: str) -> None:
-    """Call off the task's unfinished jobs, where this is not the task's own process."""
+    """Call off the task's unfinished jobs, where this is not the task's own process.
+
+    Not where Airflow tries again after it has lost a worker: the next try goes on with what runs.
+    """
     if type(task_instance).__name__ == "RuntimeTaskInstance":
         return
     try:
+        if str(getattr(task_instance, "state", "")) == "up_for_retry" and not _was_cleared(task_instance):
+            return
         # What is read of an ORM object must be read here: in the thread its session is somebody else's.
         ti = task_instance
         key = (ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else int(ti.map_index))
@@ -73,6 +78,17 @@ def _release(task_instance: Any, reason: str) -> None:
         log.debug("a task instance cannot be read: %s", error)
         return
     _desk.put(0.0, lambda ledger: ledger.release_task(key, tries, reason, "airflow"))
+
+
+def _was_cleared(task_instance: Any) -> bool:
+    """Whether a person has cleared the task while it ran: Airflow loses its worker on purpose then.
+
+    Airflow calls before it writes, so the state that stands in the database is still known.
+    """
+    from sqlalchemy import inspect
+
+    state = inspect(task_instance, raiseerr=False)
+    return state is not None and "restarting" in map(str, state.attrs.state.history.deleted or ())
 
 
 def _look_at_run(dag_run: Any) -> None:

@@ -26,16 +26,55 @@ from emep.client import EmepClient, agent_token, lease_token
 from emep.client.config import settings as client_settings
 
 
+class Serving:
+    """One application on one port, which may be taken away and brought back."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app, self.port = app, 0
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Serve on the port of before; the first time on a free one."""
+        # The server gets the socket itself: a port that is free now may be somebody's a moment later.
+        listening = socket.socket()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", self.port))
+        self.port = listening.getsockname()[1]
+        config = uvicorn.Config(self._app, log_level="warning", timeout_graceful_shutdown=1)
+        self._server = server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        self._thread.start()
+        while not server.started:
+            assert self._thread.is_alive(), "the server did not start"
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """Serve no more; returns once nothing listens."""
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join(60)
+
+
 class RealApi:
     """The server, and short words for what an agent does."""
 
-    def __init__(self, port: int, runtime: Runtime) -> None:
-        self.port = port
+    def __init__(self, serving: Serving, runtime: Runtime) -> None:
+        self._serving = serving
+        self.port = port = serving.port
         self.runtime = runtime
         self.url = f"http://127.0.0.1:{port}"
         self.agent = EmepClient(self.url, auth=agent_token(runtime.settings.agent_token))
         self.user = EmepClient(client_settings(self.url, username="emep", password="emep"))
         self._holders: list[EmepClient] = []
+
+    def take_away(self) -> None:
+        """Nothing answers any more; the ledger stays as it is."""
+        self._serving.stop()
+
+    def bring_back(self) -> None:
+        """Answer again, on the same port."""
+        self._serving.start()
 
     def close(self) -> None:
         """Close every client that was handed out."""
@@ -110,23 +149,14 @@ def real_api(folder: Path) -> Iterator[RealApi]:
     root = FastAPI()
     init_auth_manager(root)
     root.mount("/emep", emep)
-    # The server gets the socket itself: a port that is free now may be somebody's a moment later.
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    port = listening.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(root, log_level="warning"))
-    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    serving = Serving(root)
     runtime.start()
-    thread.start()
-    while not server.started:
-        assert thread.is_alive(), "the server did not start"
-        time.sleep(0.01)
-    api = RealApi(port, runtime)
+    serving.start()
+    api = RealApi(serving, runtime)
     try:
         yield api
     finally:
         api.close()
-        server.should_exit = True
         runtime.stop()
-        thread.join(60)
+        serving.stop()
         engine.dispose()

@@ -10,7 +10,7 @@ from tests.builders.airflow_queue import DAG, AirflowQueue
 from tests.builders.ledger import Bench, events, holders
 
 from emep.api.schemas import JobState, JobView
-from emep.ledger.reconcile import EVERY_SECONDS, GRACE_SECONDS, WANTS, why_unwanted
+from emep.ledger.reconcile import EVERY_SECONDS, GRACE_SECONDS, MAY_ASK, WANTS, why_unwanted
 
 ENDED = ["success", "failed", "skipped", "upstream_failed", "removed"]
 LIVE = (JobState.PENDING, JobState.STARTING, JobState.RUNNING)
@@ -53,7 +53,7 @@ def test_every_state_that_airflow_has_is_judged() -> None:
     wanted = {state.value for state in TaskInstanceState if why_unwanted(2, 2, state.value) is None}
     assert wanted == set(WANTS)
     for state in [None, *(state.value for state in TaskInstanceState)]:
-        assert why_unwanted(2, 3, state) is not None, "another try has begun"
+        assert (why_unwanted(2, 3, state) is None) is (state in MAY_ASK), "another try is about to ask"
         assert why_unwanted(2, 1, state) is not None, "the run was made anew"
         assert why_unwanted(2, None, state) is not None, "there is no such task"
 
@@ -113,6 +113,7 @@ def test_the_try_after_clearing_has_a_job_of_its_own(bench: Bench, airflow: Airf
     first = job_of(bench, airflow)
     with airflow.sessions.begin() as session:
         clear_task_instances([task_of(session, first)], session)
+    look(bench, first)
     with airflow.sessions.begin() as session:
         task = task_of(session, first)
         # What the scheduler's UPDATE does when it schedules a task again.
@@ -122,7 +123,7 @@ def test_the_try_after_clearing_has_a_job_of_its_own(bench: Bench, airflow: Airf
     look(bench, first)
     told = bench.job(first)
     assert told.state is JobState.YIELDING
-    assert "begun try 2" in told.reason
+    assert "was cleared" in told.reason
     waiting = bench.job(second)
     assert (waiting.reason_code, waiting.state) == ("backing_off", JobState.PENDING)
     assert f"waits until job {first.id} of try 1, from which it resumes, has ended" in waiting.reason
@@ -131,7 +132,9 @@ def test_the_try_after_clearing_has_a_job_of_its_own(bench: Bench, airflow: Airf
     assert bench.job(second).state is JobState.STARTING
 
 
-def test_a_worker_that_the_scheduler_finds_dead_ends_its_job(bench: Bench, airflow: AirflowQueue) -> None:
+def test_a_worker_that_the_scheduler_finds_dead_leaves_its_job_to_the_next_try(
+    bench: Bench, airflow: AirflowQueue
+) -> None:
     from airflow.models.taskinstance import TaskInstance
 
     job = job_of(bench, airflow, "running")
@@ -139,9 +142,31 @@ def test_a_worker_that_the_scheduler_finds_dead_ends_its_job(bench: Bench, airfl
         task = task_of(session, job)
         TaskInstance.fetch_handle_failure_context(ti=task, error="no heartbeat", session=session)
     look(bench, job)
+    assert bench.job(job).state is JobState.RUNNING
+    for state in ("scheduled", "queued", "running"):
+        with airflow.sessions.begin() as session:
+            task = task_of(session, job)
+            task.try_number, task.state = 2, state
+        look(bench, job)
+        assert bench.job(job).state is JobState.RUNNING, f"try 2 is {state} and has not asked yet"
+    airflow.move(job.airflow.task_id, "deferred")
+    look(bench, job)
     told = bench.job(job)
-    assert told.state is JobState.YIELDING
-    assert "lost its worker in try 1" in told.reason
+    assert told.state is JobState.YIELDING, "try 2 has asked, and follows another job"
+    assert "begun try 2" in told.reason
+
+
+def test_a_worker_that_is_lost_in_the_last_try_ends_its_job(bench: Bench, airflow: AirflowQueue) -> None:
+    from airflow.models.taskinstance import TaskInstance
+
+    job = job_of(bench, airflow, "running")
+    with airflow.sessions.begin() as session:
+        task = task_of(session, job)
+        task.max_tries = 0
+        session.flush()
+        TaskInstance.fetch_handle_failure_context(ti=task, error="no heartbeat", session=session)
+    look(bench, job)
+    assert bench.job(job).state is JobState.YIELDING
 
 
 def test_a_deleted_run_takes_its_jobs_along(bench: Bench, airflow: AirflowQueue) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.builders.ledger import START, Bench, events, holders
 
-from emep.api.schemas import JobState
+from emep.api.schemas import JobState, JobView
+from emep.ledger.tables import Job
 
 
 def task(try_number: int, **fields: Any) -> dict[str, Any]:
@@ -197,3 +198,86 @@ def test_a_job_that_another_account_put_in_under_the_tasks_name_is_no_try_of_it(
     holding = bench.running("mallory", airflow=retried(3), spec={**SPEC, "seed": 1})
     later = bench.submit("emep", airflow=retried(4), spec={**SPEC, "seed": 2})
     assert holding.id not in later.reason
+
+
+# ---- what is being done goes on ----------------------------------------------------------------------
+
+
+def as_of(bench: Bench, state: JobState) -> JobView:
+    """The job of try 1, in an unfinished state."""
+    bench.node(gpus=4)
+    fields = {"airflow": retried(1), "spec": SPEC, "gpu_count": 2, "idempotency_key": "try 1"}
+    if state is JobState.PENDING:
+        return bench.submit(**fields)
+    if state is JobState.STARTING:
+        job = bench.submit(**fields)
+        bench.plan()
+        return bench.job(job)
+    job = bench.running(**fields)
+    if state is JobState.YIELDING:
+        bench.ledger.drain("n0", now=True, actor="op", reason="maintenance")
+    return bench.job(job)
+
+
+UNFINISHED = [JobState.PENDING, JobState.STARTING, JobState.RUNNING, JobState.YIELDING]
+
+
+@pytest.mark.parametrize("state", UNFINISHED)
+def test_a_try_takes_over_what_the_one_before_has_begun(bench: Bench, state: JobState) -> None:
+    first = as_of(bench, state)
+    assert first.state is state
+    held = holders(bench)
+    asked = {"airflow": retried(3, last_try=True, execution_timeout=60.0), "spec": SPEC, "gpu_count": 2}
+    second = bench.submit(**asked, idempotency_key="try 3")
+    assert (second.id, second.state, second.epoch) == (first.id, state, first.epoch)
+    assert (second.airflow.try_number, second.airflow.last_try) == (3, True)
+    assert (second.submitted_at, holders(bench)) == (first.submitted_at, held)
+    assert ("taken_over", "") in events(bench, first)
+    assert bench.submit(**asked, idempotency_key="try 3").id == first.id, "the same request, sent again"
+    with bench.database.read() as session:
+        assert session.get(Job, first.id).task_deadline == bench.clock.now + 60.0
+
+
+def test_a_job_that_was_taken_over_ends_as_its_new_try_does(bench: Bench) -> None:
+    first = as_of(bench, JobState.RUNNING)
+    bench.submit(airflow=retried(2, last_try=True), spec=SPEC, gpu_count=2)
+    assert bench.ledger.release_task(("d", "r", "t", -1), 1, "its worker was lost", "airflow") == []
+    assert bench.complete(first, 1).state is JobState.DEAD
+
+
+@pytest.mark.parametrize(
+    ("why", "asks"),
+    [
+        ("the task was cleared since", {"airflow": retried(2, first_try=2)}),
+        ("it asks for other work", {"spec": {**SPEC, "engine": "evaluate"}}),
+        ("it asks for other GPUs", {"gpu_count": 1}),
+        ("it asks with another priority", {"priority": "high"}),
+        ("nobody knows what it asks for", {"spec": None, "runtime": "external"}),
+        ("it is another task", {"airflow": retried(2, map_index=3)}),
+        ("another account asks", {"by": "mallory"}),
+        (
+            "its run was deleted and triggered again under its name",
+            {"airflow": retried(2, run_started_at=datetime.fromtimestamp(START + 3600, UTC))},
+        ),
+    ],
+)
+def test_a_try_asks_anew_where(bench: Bench, why: str, asks: dict[str, Any]) -> None:
+    first = as_of(bench, JobState.RUNNING)
+    again = bench.submit(**{"airflow": retried(2), "spec": SPEC, "gpu_count": 2, **asks})
+    assert again.id != first.id, why
+    assert bench.job(first).airflow.try_number == 1
+
+
+@pytest.mark.parametrize("state", UNFINISHED)
+def test_what_was_called_off_is_never_taken_over(bench: Bench, state: JobState) -> None:
+    first = as_of(bench, state)
+    bench.ledger.cancel(first.id, actor="alice")
+    assert bench.submit(airflow=retried(2), spec=SPEC, gpu_count=2).id != first.id
+
+
+def test_what_ends_at_its_time_limit_is_not_taken_over(bench: Bench) -> None:
+    bench.node(gpus=4)
+    first = bench.running(airflow=retried(1), spec=SPEC, max_duration="1m")
+    bench.alive(70, first)
+    assert bench.job(first).state is JobState.YIELDING
+    assert bench.submit(airflow=retried(2), spec=SPEC, max_duration="1m").id != first.id

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from sqlalchemy import text
 from tests.builders.real_api import real_api
 
 from emep.api.schemas import JobState
 from emep.ledger.tables import Job
+from emep.operators import outage
 from emep.operators.earlier_tries import cancel_jobs
 from emep.operators.fair_share import FairShareGpuOperator
 from emep.triggers.job import POSITION_KEY
@@ -55,6 +57,17 @@ def operator(**fields: Any) -> FairShareGpuOperator:
     }
     with DAG("emep_merge", schedule=None):
         return FairShareGpuOperator(**fields)
+
+
+def airflow_says(api: Any, state: str | None) -> None:
+    """What Airflow's own table, in the ledger's database, says of the task."""
+    columns = "dag_id TEXT, run_id TEXT, task_id TEXT, map_index INTEGER, try_number INTEGER, state TEXT"
+    with api.runtime.ledger.database.engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE task_instance ({columns})"))
+        connection.execute(
+            text("INSERT INTO task_instance VALUES ('emep_merge', 'run 1', 'merge', -1, 1, :state)"),
+            {"state": state},
+        )
 
 
 def in_background(work: Any) -> threading.Thread:
@@ -301,7 +314,8 @@ def test_someone_who_may_not_submit_is_told(api, monkeypatch):
         operator().execute(context())
 
 
-def test_an_api_that_is_away_fails_the_try_and_is_tried_again(monkeypatch):
+def test_an_api_that_stays_away_fails_the_try_and_is_tried_again(monkeypatch):
+    monkeypatch.setattr(outage, "PATIENCE_SECONDS", 0.1)
     connection = '{"conn_type": "http", "host": "127.0.0.1", "port": 9, "login": "emep", "password": "x"}'
     monkeypatch.setenv("AIRFLOW_CONN_EMEP_DEFAULT", connection)
     with pytest.raises(Exception, match=r"127\.0\.0\.1:9") as caught:
@@ -309,14 +323,105 @@ def test_an_api_that_is_away_fails_the_try_and_is_tried_again(monkeypatch):
     assert not isinstance(caught.value, AirflowFailException)
 
 
-def test_killing_the_worker_s_leg_cancels_the_job(api):
-    task = operator(inline_wait=0)
+def asked(task: FairShareGpuOperator, **at: Any) -> str:
+    """Let one try ask and defer; its job."""
     with pytest.raises(TaskDeferred) as caught:
-        task.execute(context())
+        task.execute(context(**at))
+    return str(caught.value.trigger.job_id)
+
+
+ENDING = (JobState.CANCELLED, JobState.YIELDING)
+
+
+@pytest.mark.parametrize("state", ["restarting", "failed", "success", None])
+def test_killing_the_worker_s_leg_of_a_task_that_was_marked_or_cleared_cancels_the_job(api, state):
+    task = operator(inline_wait=0)
+    job_id = asked(task)
+    airflow_says(api, state)
     task.on_kill()
-    order = api.order() if api.user.job(caught.value.trigger.job_id).state == JobState.STARTING else None
-    assert order is None
-    assert api.user.job(caught.value.trigger.job_id).state in (JobState.CANCELLED, JobState.YIELDING)
+    assert api.user.job(job_id).state in ENDING
+
+
+@pytest.mark.parametrize("state", ["running", "up_for_retry"])
+def test_killing_the_worker_s_leg_of_a_task_that_goes_on_leaves_the_job(api, state):
+    task = operator(inline_wait=0)
+    job_id = asked(task)
+    airflow_says(api, state)
+    task.on_kill()
+    assert api.user.job(job_id).state not in ENDING
+
+
+def test_killing_the_worker_s_leg_while_the_api_is_away_leaves_the_job(api):
+    task = operator(inline_wait=0)
+    job_id = asked(task)
+    airflow_says(api, "failed")
+    api.take_away()
+    task.on_kill()
+    api.bring_back()
+    assert api.user.job(job_id).state not in ENDING
+
+
+# ---- outages -----------------------------------------------------------------------------------------------
+
+
+def test_asking_waits_through_an_outage_and_asks_once(api):
+    api.take_away()
+    back = threading.Timer(4.0, api.bring_back)
+    back.start()
+    job_id = asked(operator(inline_wait=0))
+    back.join()
+    assert [job["id"] for job in api.user.jobs().items] == [job_id]
+
+
+def test_an_answer_that_was_lost_is_asked_for_again_and_is_the_same_job(api, monkeypatch):
+    """The server takes the request, and is killed before it has answered."""
+    from emep.client import EmepClient, EmepConnectionError
+
+    submit, lost = EmepClient.submit_job, []
+
+    def once_lost(self, request):
+        job = submit(self, request)
+        if not lost:
+            lost.append(job.id)
+            raise EmepConnectionError("the connection broke", url="http://x")
+        return job
+
+    monkeypatch.setattr(EmepClient, "submit_job", once_lost)
+    assert [asked(operator(inline_wait=0))] == lost
+    assert len(api.user.jobs().items) == 1
+
+
+def test_a_job_that_cannot_be_watched_is_left_to_its_trigger(api):
+    going = threading.Timer(1.0, api.take_away)
+    going.start()
+    job_id = asked(operator(inline_wait=300))
+    going.join()
+    api.bring_back()
+    assert api.user.job(job_id).state == JobState.STARTING
+
+
+def test_what_is_refused_is_refused_at_once_though_outages_are_waited_for(api):
+    with pytest.raises(AirflowFailException):
+        operator(gpu_count=64).execute(context())
+
+
+def test_a_try_takes_over_what_the_one_before_has_running(api):
+    first = asked(operator(retries=3, inline_wait=0), try_number=1, max_tries=3)
+    order = api.order()
+    second = asked(operator(retries=3, inline_wait=0), try_number=2, max_tries=3)
+    assert second == first
+    assert api.user.job(first).airflow.try_number == 2
+    api.end(order, 0, {"status": "done", "metrics": {"n": 1}})
+    assert api.user.job(first).state is JobState.COMPLETED
+    assert len(api.user.jobs().items) == 1
+
+
+def test_a_cleared_task_takes_nothing_over_and_calls_the_old_job_off(api):
+    first = asked(operator(retries=3, inline_wait=0), try_number=1, max_tries=3)
+    # Clearing after try 1 gives the task three more retries.
+    second = asked(operator(retries=3, inline_wait=0), try_number=2, max_tries=4)
+    assert second != first
+    assert api.user.job(first).state in ENDING
 
 
 def test_killing_before_anything_was_asked_does_nothing():

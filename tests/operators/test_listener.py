@@ -130,7 +130,7 @@ def test_what_cannot_be_read_is_left_alone():
     listener.on_dag_run_failed(object(), "")
 
 
-def test_a_retry_ends_the_job_that_a_killed_worker_left_behind(api):
+def test_a_retry_ends_the_job_that_a_killed_worker_left_behind_where_it_asks_for_other_work(api):
     left = submit(api)
     with DAG("emep_merge", schedule=None):
         task = FairShareGpuOperator(task_id="merge", engine="merge", output_uri="o", inline_wait=0)
@@ -139,3 +139,32 @@ def test_a_retry_ends_the_job_that_a_killed_worker_left_behind(api):
     with pytest.raises(TaskDeferred):
         task.execute({"ti": ti, "dag_run": run})
     assert api.user.job(left).state in ENDING
+
+
+def test_a_task_that_has_lost_its_worker_and_is_tried_again_keeps_its_job(api):
+    job_id = submit(api)
+    HOOKS["failed"](ended_task(state="up_for_retry"))
+    assert listener.settled()
+    assert api.user.job(job_id).state not in ENDING
+
+
+@pytest.mark.parametrize(("before", "kept"), [("running", True), ("restarting", False)])
+def test_airflow_s_own_word_on_a_lost_worker_tells_a_retry_from_a_task_that_was_cleared(
+    api, tmp_path, before, kept
+):
+    """The scheduler's own function, on Airflow's own tables."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.state import TaskInstanceState
+    from sqlalchemy import create_engine, select
+    from tests.builders.airflow_queue import AirflowQueue
+
+    airflow = AirflowQueue(create_engine(f"sqlite:///{tmp_path}/airflow.db"))
+    task_id = airflow.task(pool="emep", state=before, try_number=1, max_tries=3)
+    with airflow.sessions.begin() as session:
+        ti = session.scalars(select(TaskInstance).where(TaskInstance.task_id == task_id)).one()
+        job_id = submit(api, dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id)
+        seen = TaskInstance.fetch_handle_failure_context(ti=ti, error="no heartbeat", session=session)
+        assert seen.state == TaskInstanceState.UP_FOR_RETRY
+        listener.on_task_instance_failed(None, seen, None)
+    assert listener.settled()
+    assert (api.user.job(job_id).state not in ENDING) is kept

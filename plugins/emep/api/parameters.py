@@ -28,4 +28,11 @@ Offset = Annotated[int, Query(ge=0, lt=2**62, description="Byte offset in the lo
 Timeout = Annotated[float, Query(ge=0, le=30, description="Seconds to wait for news.")]
 Text = Annotated[str | None, Query(max_length=250, pattern=_PRINTABLE)]
 Reason = Annotated[str, Query(max_length=1000, pattern=_PRINTABLE, description="Why; kept in the audit.")]
+IfUnwanted = Annotated[
+    bool,
+    Query(
+        description="Only where the Airflow task that asked wants it no more (it was marked, cleared or"
+        " deleted); a job whose task goes on, or will be tried again, stays as it is."
+    ),
+]
 RuntimeDep = Annotated[Runtime, Depends(current_runtime)]

@@ -145,9 +145,12 @@ def explain(job_id: str) -> Call[Explanation]:
     return Call("GET", _at("jobs", job_id, "explain"), "Explanation")
 
 
-def cancel(job_id: str, reason: str = "") -> Call[JobView]:
-    """Cancel a job; one that runs is told to stop."""
-    return Call("DELETE", _at("jobs", job_id), "JobView", params={"reason": reason or None})
+def cancel(job_id: str, reason: str = "", if_unwanted: bool = False) -> Call[JobView]:
+    """Cancel a job; one that runs is told to stop. ``if_unwanted``: only where its Airflow task wants it no
+    more.
+    """
+    params = {"reason": reason or None, "if_unwanted": "true" if if_unwanted else None}
+    return Call("DELETE", _at("jobs", job_id), "JobView", params=params)
 
 
 def submit_jobs(requests: Collection[JobRequest | Mapping[str, Any]]) -> Call[BatchAnswer]:

@@ -67,6 +67,9 @@ def environment(
         "DAG_PROCESSOR__REFRESH_INTERVAL": "60",
         # On a machine that is busy with other things the API server may be slow to answer a worker.
         "WORKERS__EXECUTION_API_TIMEOUT": "30",
+        # An API server that is away for two minutes costs a task no try (docs/operate.md).
+        "WORKERS__EXECUTION_API_RETRIES": "60",
+        "WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "5",
         "TRIGGERER__CAPACITY": "10000",
         "USAGE_DATA_COLLECTION__ENABLED": "False",
         "EMEP__AGENT_TOKEN": secrets.agent_token,

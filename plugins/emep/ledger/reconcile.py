@@ -5,7 +5,8 @@ marked, cleared or deleted, a run that timed out, a worker that died. One query 
 
 Airflow counts a try when the task is scheduled: ``try_number`` stays the same while a task runs, is deferred,
 comes back (``scheduled``, ``queued``, ``running`` again) or is cleared, and grows when its next try is
-scheduled. So within the job's own try the state decides, and any other try says that this one is over.
+scheduled. Within the job's own try the state decides. A next try that has not asked yet takes the job over,
+or calls it off, when it does: a job whose task will be tried again is not called off before.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ log = logging.getLogger(__name__)
 EVERY_SECONDS = 10.0
 GRACE_SECONDS = 3.0
 """A job is called off only where it was found unwanted twice, this far apart."""
-WANTS = frozenset({"running", "deferred", "queued", "scheduled", "up_for_reschedule", "awaiting_input"})
-"""States of a task instance that is still in the try it is in; a later state ends the try."""
+WANTS = frozenset(
+    {"running", "deferred", "queued", "scheduled", "up_for_reschedule", "awaiting_input", "up_for_retry"}
+)
+"""States of a task instance that is still in the try it is in, or will be tried again."""
+MAY_ASK = frozenset({"scheduled", "queued", "running", "up_for_retry"})
+"""States of a later try that has not asked yet, as far as its state tells."""
 _LIVE = [state.value for state in LIVE_JOB_STATES]
 _TASKS = table(
     "task_instance",
@@ -50,13 +55,13 @@ def why_unwanted(own_try: int, task_try: int | None, state: str | None) -> str |
     if task_try is None:
         return "its Airflow task is gone: the run or the DAG was deleted"
     if task_try > own_try:
+        if state in MAY_ASK:
+            return None
         return f"its Airflow task has begun try {task_try}, this was for try {own_try}"
     if task_try < own_try:
         return "its Airflow task was made anew: the run was deleted and triggered again"
     if state is None or state == "restarting":
         return "its Airflow task was cleared"
-    if state == "up_for_retry":
-        return f"its Airflow task has lost its worker in try {own_try} and waits for the next"
     return None if state in WANTS else f"its Airflow task has ended: it is {state.replace('_', ' ')}"
 
 
@@ -97,6 +102,10 @@ class Reconcile(Ends):
                 log.info("job %s is called off: %s", job_id, reason)
         return ended
 
+    def is_unwanted(self, job_id: str) -> bool:
+        """Whether Airflow's tables say now that a live job's task wants it no more."""
+        return self._airflow_is_here() and bool(self._unwanted(job_id=job_id))
+
     def release_task(
         self, task: tuple[str, str, str, int], up_to_try: int, reason: str, actor: str
     ) -> list[str]:
@@ -121,7 +130,9 @@ class Reconcile(Ends):
             self._has_airflow = inspect(self.database.engine).has_table(_TASKS.name)
         return self._has_airflow
 
-    def _unwanted(self, run: tuple[str, str] | None) -> list[tuple[str, int, str]]:
+    def _unwanted(
+        self, run: tuple[str, str] | None = None, *, job_id: str | None = None
+    ) -> list[tuple[str, int, str]]:
         """Live jobs that are not being ended already, each with its try and why it is unwanted."""
         tasks = _TASKS.c
         query = (
@@ -140,13 +151,15 @@ class Reconcile(Ends):
         )
         if run is not None:
             query = query.where(Job.dag_id == run[0], Job.run_id == run[1])
+        if job_id is not None:
+            query = query.where(Job.id == job_id)
         with self.database.read() as session:
             rows = session.execute(query).all()
         found = []
-        for job_id, own_try, code, task_try, state in rows:
+        for name, own_try, code, task_try, state in rows:
             reason = why_unwanted(own_try, task_try, state)
             if reason is not None and code != YieldCause.CANCEL.value:
-                found.append((job_id, own_try, reason))
+                found.append((name, own_try, reason))
         return found
 
     def _twice(self, found: Sequence[tuple[str, int, str]], grace: float) -> list[tuple[str, int, str]]:

@@ -23,7 +23,8 @@ from emep.ledger.pending_bound import too_many
 from emep.ledger.repeats import check_repeat
 from emep.ledger.repository import chunks
 from emep.ledger.tables import Job
-from emep.ledger.tries import answer_letters, completed_before, hold_back
+from emep.ledger.take_over import of_earlier_try, take_over
+from emep.ledger.tries import answer_letters, hold_back
 from emep.ledger.views import job_view, job_views
 
 BATCH_ATTEMPTS = 5
@@ -40,23 +41,26 @@ class Submissions(Judging):
         """Take a job in. True: it is new.
 
         It is not where its idempotency key was used before, nor where an earlier try of the same task has
-        completed it already: the job of then is the answer. Raises InvalidError for fields that contradict
-        each other (nothing is kept), RejectedJobError for a job that can never run (kept as ``rejected``),
-        ConflictError where another request has used its idempotency key, TooManyError where the user has as
-        many jobs that wait as the policy allows.
+        completed it already or is still at it: the job of then is the answer. Raises InvalidError for fields
+        that contradict each other (nothing is kept), RejectedJobError for a job that can never run (kept as
+        ``rejected``), ConflictError where another request has used its idempotency key, TooManyError where
+        the user has as many jobs that wait as the policy allows.
         """
         prepared = self.prepare(request, submitter)
         limit = self.policy.limits.pending_jobs
 
         def work(tx: Transaction) -> tuple[JobView, bool]:
-            done = completed_before(tx, prepared.values, request.airflow)
+            earlier = of_earlier_try(tx, prepared.values, request.airflow)
             may_wait = prepared.reject is not None or places[submitter.user] > 0
-            if (done is not None or not may_wait) and _by_key(tx.session, [prepared]):
-                done, may_wait = None, True  # the key's own job is the answer: the insert will say so
-            if done is not None:
-                reason = f"try {prepared.values['try_number']} of its task takes its result"
-                tx.emit("asked_again", job=done, actor=submitter.name, reason=reason, plan=False)
-                return job_view(tx.session, done), False
+            if (earlier is not None or not may_wait) and _by_key(tx.session, [prepared]):
+                earlier, may_wait = None, True  # the key's own job is the answer: the insert will say so
+            if earlier is not None:
+                if earlier.state == JobState.COMPLETED.value:
+                    reason = f"try {prepared.values['try_number']} of its task takes its result"
+                    tx.emit("asked_again", job=earlier, actor=submitter.name, reason=reason, plan=False)
+                else:
+                    take_over(tx, earlier, prepared.values, prepared.timeout)
+                return job_view(tx.session, earlier), False
             if not may_wait:
                 raise too_many(submitter.user, limit)
             return self._insert(tx, [prepared])[0], True

@@ -1,7 +1,7 @@
 """The next try of a task waits until nothing of the one before runs any more.
 
 Both write to the same checkpoints and outputs. A try that was called off still saves its checkpoint, and the
-next one is to resume from that, not beside it.
+next one is to resume from that, not beside it. What a try takes over instead is in ``take_over``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from emep.api.schemas import AirflowTask, JobState
+from emep.api.schemas import JobState
 from emep.ledger.database import Transaction
 from emep.ledger.states import AllocationState, YieldCause
 from emep.ledger.tables import Allocation, AllocationNode, DeadLetter, Job
@@ -27,7 +27,7 @@ def hold_back(tx: Transaction, row: dict[str, Any], patience: float) -> None:
         select(Job.id, Job.try_number)
         .join(Allocation, Allocation.job_id == Job.id)
         .join(AllocationNode, AllocationNode.allocation_id == Allocation.id)
-        .where(*_same_task(row))
+        .where(*same_task(row))
         .where(Job.try_number < row["try_number"])
         .limit(1)
     ).first()
@@ -36,48 +36,12 @@ def hold_back(tx: Transaction, row: dict[str, Any], patience: float) -> None:
         row["reason"] = f"waits until job {before[0]} of try {before[1]}, from which it resumes, has ended"
 
 
-def completed_before(tx: Transaction, row: dict[str, Any], task: AirflowTask | None) -> Job | None:
-    """The job of an earlier try that has done already what ``row`` asks for.
-
-    Its worker or Airflow's scheduler was lost between its end and the task's, so Airflow tries again: the
-    work is not done twice for that. It is where a person has asked for that (the task was cleared, the run
-    deleted and triggered again, the job called off), and where nothing tells whether it is the same work
-    (no SPEC). Only jobs that the same account asked for count: see ``_same_task``.
-    """
-    if task is None or task.first_try is None or task.run_started_at is None or row["spec"] is None:
-        return None
-    if task.try_number <= task.first_try:
-        return None
-    earlier = tx.session.execute(
-        select(Job, Allocation.yield_cause)
-        .join(Allocation, Allocation.id == Job.allocation_id)
-        .where(*_same_task(row))
-        .where(Job.try_number >= task.first_try, Job.try_number < row["try_number"])
-        .where(Job.state == JobState.COMPLETED.value, Job.runtime == row["runtime"])
-        .where(Job.submitted_at >= task.run_started_at.timestamp())
-        .order_by(Job.try_number.desc(), Job.id.desc())
-    ).all()
-    for job, cause in earlier:
-        if cause != YieldCause.CANCEL.value and _asked_spec(job, row["spec"]) == row["spec"]:
-            return job
-    return None
-
-
-def _asked_spec(job: Job, wanted: dict[str, Any]) -> dict[str, Any] | None:
-    """The SPEC as it was asked for: the promotion to the CPU has changed two of its fields."""
-    if job.promoted_from_gpus is None or job.spec is None:
-        return job.spec
-    promoted = {name: wanted[name] for name in ("chunked", "device") if name in wanted}
-    kept = {name: value for name, value in job.spec.items() if name not in ("chunked", "device")}
-    return kept | promoted
-
-
 def answer_letters(tx: Transaction, row: dict[str, Any]) -> None:
     """Close the dead letters of earlier tries: the task was cleared in Airflow, and asks again."""
     if row["dag_id"] is None or row["try_number"] <= 1:
         return
     earlier = select(Job.id).where(
-        *_same_task(row),
+        *same_task(row),
         Job.try_number < row["try_number"],
     )
     tx.session.execute(
@@ -106,7 +70,7 @@ def let_go(tx: Transaction, allocation: Allocation) -> None:
         return
     later = tx.session.scalars(
         select(Job)
-        .where(*_same_task(_task_of(job)))
+        .where(*same_task(_task_of(job)))
         # A job that never had an allocation has a time to wait for from hold_back alone.
         .where(Job.state == JobState.PENDING.value, Job.epoch == 0, Job.not_before > tx.now)
     ).all()
@@ -127,7 +91,7 @@ def _task_of(job: Job) -> dict[str, Any]:
     return {name: getattr(job, name) for name in _TASK}
 
 
-def _same_task(row: dict[str, Any]) -> list[Any]:
+def same_task(row: dict[str, Any]) -> list[Any]:
     """What jobs of one task instance have in common.
 
     The account is part of it: the API lets the service account alone name a task, so a job that another one

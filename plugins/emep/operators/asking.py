@@ -9,7 +9,7 @@ import hashlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from emep.hooks.emep import client
 
@@ -114,20 +114,23 @@ class AsksForGpus:
             raise AirflowFailException(_first_error(error)) from None
 
     def ask(self, api: EmepClient, request: JobRequest) -> JobView:
-        """Submit the request, after the jobs of earlier tries are cancelled.
+        """Submit the request; then cancel what earlier tries have left, unless this one has taken it over.
 
-        Raises AirflowFailException where it is refused for good, EmepError where nobody answers.
+        An outage of the API is waited for. Raises AirflowFailException where it is refused for good,
+        EmepError where no answer comes in ten minutes.
         """
         from emep.client import EmepApiError
+        from emep.operators.outage import through_outage
 
-        self._end_earlier_tries(api, request)
+        log = self.log  # type: ignore[attr-defined]
         try:
-            job = api.submit_job(request)
+            job = through_outage(lambda: api.submit_job(request), log)
         except EmepApiError as error:
             if error.status in REFUSALS:
                 raise AirflowFailException(str(error)) from None
             raise
         self.job_id = job.id
+        through_outage(lambda: self._end_earlier_tries(api, request, job.id), log)
         return job
 
     def keep_position(self, context: Context, position: dict[str, Any]) -> None:
@@ -152,14 +155,26 @@ class AsksForGpus:
         return min(max(1.0, float(limit.total_seconds()) - max(0.0, gone)), LONGEST_SECONDS)
 
     def on_kill(self) -> None:
-        """The worker was told to end the task: cancel the job. While deferred, the trigger does."""
+        """The worker was told to end: cancel the job where the task was marked, cleared or deleted.
+
+        A worker that is told to end because its machine is, or because Airflow cannot be reached, leaves the
+        job to the next try. While deferred, the trigger cancels.
+        """
         if self.job_id is None:
             return
-        with client(self.conn_id) as api:
-            api.cancel(self.job_id, "the worker of its Airflow task was told to end it")
-        self.log.info("Job %s is cancelled", self.job_id)  # type: ignore[attr-defined]
+        from emep.client import EmepError
 
-    def _end_earlier_tries(self, api: EmepClient, request: JobRequest) -> None:
+        log = self.log  # type: ignore[attr-defined]
+        try:
+            with client(self.conn_id) as api:
+                reason = "the worker of its Airflow task was told to end it"
+                job = api.cancel(self.job_id, reason, if_unwanted=True)
+        except (EmepError, AirflowException) as error:
+            log.warning("Job %s is left as it is: %s", self.job_id, error)
+            return
+        log.info("Job %s is %s", self.job_id, job.state.value)
+
+    def _end_earlier_tries(self, api: EmepClient, request: JobRequest, own: str) -> None:
         """A try whose worker was killed may have left its job: it must not hold GPUs beside this one."""
         task = request.airflow
         if task is None or task.try_number <= 1:
@@ -168,7 +183,7 @@ class AsksForGpus:
 
         key = (task.dag_id, task.run_id, task.task_id, task.map_index)
         reason = f"try {task.try_number} of its task has begun"
-        for job_id in cancel_jobs(api, *key, up_to_try=task.try_number - 1, reason=reason):
+        for job_id in cancel_jobs(api, *key, up_to_try=task.try_number - 1, reason=reason, but=own):
             self.log.info("Job %s of an earlier try is cancelled", job_id)  # type: ignore[attr-defined]
 
 

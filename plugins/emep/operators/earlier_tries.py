@@ -1,4 +1,4 @@
-"""Jobs of a task that nobody waits for any more: those of tries whose worker was lost."""
+"""Jobs of a task that no try waits for any more: their worker was lost, or the task was cleared."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ def cancel_jobs(
     *,
     up_to_try: int,
     reason: str,
+    but: str | None = None,
 ) -> list[str]:
-    """Cancel the task's jobs of tries up to and with ``up_to_try`` that have not ended; their ids.
+    """Cancel the task's jobs of tries up to and with ``up_to_try`` that have not ended, ``but`` one; their
+    ids.
 
     Raises EmepApiError and EmepConnectionError.
     """
@@ -31,7 +33,7 @@ def cancel_jobs(
     for job in api.jobs(states=UNFINISHED, dag_id=dag_id, run_id=run_id, limit=1000).items:
         task = job["airflow"] or {}
         same = (task.get("task_id"), task.get("map_index")) == (task_id, map_index)
-        if same and task.get("try_number", 0) <= up_to_try:
+        if same and job["id"] != but and task.get("try_number", 0) <= up_to_try:
             try:
                 api.cancel(job["id"], reason)
             except EmepApiError as error:

@@ -145,8 +145,10 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
         self.conn_id = conn_id
 
     def execute(self, context: Context) -> Any:
-        """Ask, stay for ``inline_wait`` seconds, defer. Raises as ``finish`` does; EmepError if nobody
-        answers."""
+        """Ask, stay for ``inline_wait`` seconds, defer. An outage of the API is waited for; the trigger
+        follows a job that cannot be watched from here. Raises as ``finish`` does; EmepError if no answer
+        comes.
+        """
         if self.runtime == KUBERNETES:
             self._defer_to_pod(context)
         request = self.request(context)
@@ -225,7 +227,18 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
 
     def _stay(self, api: EmepClient, job: JobView, stream: LogStream) -> JobView:
         """Watch the job from the worker until it has ended or ``inline_wait`` is over; its log goes to the
-        task's."""
+        task's. An API that is away ends the watch: the job goes on, and its trigger follows it."""
+        from emep.operators.outage import is_outage
+
+        try:
+            return self._watch(api, job, stream)
+        except Exception as error:
+            if not is_outage(error):
+                raise
+            self.log.warning("Job %s cannot be watched now (%s); its trigger follows it", job.id, error)
+            return job
+
+    def _watch(self, api: EmepClient, job: JobView, stream: LogStream) -> JobView:
         until, pause, said = time.monotonic() + self.inline_wait, _POLL[0], ""
         while True:
             if (sentence := describe(job)) != said:

@@ -16,7 +16,7 @@ from emep.api.batches import submit_all
 from emep.api.bodies import body_limit
 from emep.api.explain import explain
 from emep.api.guarded import GuardedRoute
-from emep.api.parameters import After, JobId, Limit, Reason, RuntimeDep, Text, Timeout
+from emep.api.parameters import After, IfUnwanted, JobId, Limit, Reason, RuntimeDep, Text, Timeout
 from emep.api.permissions import JobChanger
 from emep.api.schemas import (
     BatchAnswer,
@@ -223,6 +223,14 @@ def requeue(
 
 
 @router.delete("/jobs/{job_id}", summary="Cancel a job")
-def cancel(job_id: JobId, caller: JobChanger, runtime: RuntimeDep, reason: Reason = "") -> JobView:
+def cancel(
+    job_id: JobId,
+    caller: JobChanger,
+    runtime: RuntimeDep,
+    reason: Reason = "",
+    if_unwanted: IfUnwanted = False,
+) -> JobView:
     """Cancel: at once where it waits; where it runs it is told to checkpoint and exit."""
+    if if_unwanted and not runtime.ledger.is_unwanted(job_id):
+        return runtime.ledger.job(job_id)
     return runtime.ledger.cancel(job_id, actor=caller.name, reason=reason)
