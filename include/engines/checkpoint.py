@@ -97,6 +97,15 @@ def spec_digest(spec: Spec) -> str:
     return hashlib.sha256(canonical_json(plain)).hexdigest()
 
 
+def checkpoint_seconds(default: float) -> float:
+    """Seconds between two checkpoints that an engine saves by itself: ``EMEP_CHECKPOINT_SECONDS``, which says
+    the job's ``checkpoint_interval``, else ``default``. Raises BadInputError where it is no number.
+    """
+    from engines.supervisor_lease import number
+
+    return number(os.environ, "EMEP_CHECKPOINT_SECONDS", default)
+
+
 class CheckpointStore:
     """The checkpoints of one piece of work.
 

@@ -21,13 +21,16 @@ def engine_context(
     rank: int = 0,
     world_size: int = 1,
     stop_requested: Callable[[], bool] = lambda: False,
+    on_save: Callable[[int], object] = lambda step: None,
 ) -> Context:
-    """A context whose output and checkpoints lie under ``folder``."""
+    """A context whose output and checkpoints lie under ``folder``; ``on_save`` is told each step saved."""
     spec = Spec(engine, dict(given), path_to_uri(folder / "output"), device=device, seed=seed)
+    checkpoints = CheckpointStore(path_to_uri(folder / "checkpoints"), spec_digest(spec))
+    checkpoints.on_save = lambda checkpoint: on_save(checkpoint.step)
     return Context(
         spec=spec,
         artifacts=open_store(spec.output_uri),
-        checkpoints=CheckpointStore(path_to_uri(folder / "checkpoints"), spec_digest(spec)),
+        checkpoints=checkpoints,
         rank=rank,
         world_size=world_size,
         stop_requested=stop_requested,

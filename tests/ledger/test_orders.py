@@ -95,3 +95,13 @@ def test_jobs_of_other_runtimes_are_not_ordered_from_agents(bench: Bench) -> Non
     bench.plan()
     assert bench.job(job).state is JobState.STARTING
     assert bench.poll("n0") == []
+
+
+def test_an_engine_is_told_how_often_to_save(bench: Bench) -> None:
+    bench.node()
+    bench.submit(checkpoint_interval="90s")
+    bench.submit()
+    bench.plan()
+    told, plain = bench.poll("n0")
+    assert told.environment["EMEP_CHECKPOINT_SECONDS"] == "90"
+    assert "EMEP_CHECKPOINT_SECONDS" not in plain.environment, "the engine's own default"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -314,3 +315,24 @@ def test_what_the_same_user_s_work_took_before_is_the_estimate_of_what_waits(ben
     assert seen[alike.id] == pytest.approx(30, abs=1)
     assert seen[limited.id] == 10
     assert [value for job, value in seen.items() if job not in (alike.id, limited.id)] == [None] * 3
+
+
+@pytest.mark.parametrize("saved_late", [0, 1])
+def test_the_victim_is_the_one_that_loses_the_least_work_since_its_last_checkpoint(
+    bench: Bench, saved_late: int
+) -> None:
+    """Both began at the same moment; what their supervisors said of checkpoints decides."""
+    bench.node(gpus=4)
+    fields = {"gpu_count": 2, "priority": "low", "preemptible": True, "checkpoint_interval": "30s"}
+    jobs = [bench.running(**fields) for _ in range(2)]
+    bench.plan()
+    for seconds, index in ((40, 1 - saved_late), (200, saved_late)):
+        bench.alive(seconds, *jobs)
+        time = datetime.fromtimestamp(bench.clock.now, UTC).isoformat()
+        bench.beat(jobs[index], checkpoint={"step": seconds, "uri": "file:///c", "time": time})
+        bench.plan()
+    bench.submit(gpu_count=2, priority="critical", roles=("Admin",))
+    bench.plan()
+    states = [bench.job(job).state for job in jobs]
+    assert states[saved_late] is JobState.YIELDING
+    assert states[1 - saved_late] is JobState.RUNNING

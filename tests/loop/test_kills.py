@@ -69,9 +69,24 @@ def test_a_task_s_process_that_is_killed_beside_its_job_costs_a_try_and_no_step(
         for task in descendants(worker):
             with suppress(ProcessLookupError):
                 os.kill(task, signal.SIGKILL)
-    loop.wait(lambda: len(work.run.jobs()) == 2 and work.run.job_is("running"))
+    loop.wait(lambda: work.run.jobs()[0]["airflow"]["try_number"] == 2)
     work.let_it_end()
     assert work.run.ended() == "success", work.run.states()
-    assert [job["state"] for job in work.run.jobs()] == ["completed", "cancelled"]
+    # The next try has taken the job over: nothing of its work noticed.
+    (job,) = work.run.jobs()
+    assert (job["state"], job["epoch"], job["requeues"]) == ("completed", 1, 0)
+    assert not work.said("yield")
     work.was_done_once()
     assert loop.held_by(work) == 0
+
+
+def test_each_line_of_a_job_s_log_is_shown_once_when_its_triggerer_is_killed(loop):
+    work = loop.trigger(steps=60, step_seconds=0.5)
+    loop.wait(lambda: len(work.said("step")) >= 20 and "steps 10/60" in work.run.log("job"))
+    loop.airflow.kill("triggerer")
+    loop.airflow.start("triggerer")
+    assert work.run.ended() == "success", work.run.states()
+    shown = [line for line in work.run.log("job").splitlines() if line.startswith("steps ")]
+    assert len(shown) > 20
+    assert len(shown) == len(set(shown)), sorted(line for line in set(shown) if shown.count(line) > 1)
+    assert shown[-1] == "steps 60/60"

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.airflow
 OUTAGE_SECONDS = 65.0
 """Longer than Airflow's own defaults bear."""
 

@@ -139,6 +139,24 @@ def test_empty_fields_are_the_policy_s_defaults(api):
 
 
 @pytest.mark.parametrize(
+    ("engine", "interval"),
+    [
+        ("merge", 30.0),
+        ("evaluate", 30.0),
+        ("benchmark", 30.0),
+        ("evolve_candidates", 30.0),
+        ("evolve_ask", None),
+        ("evolve_tell", None),
+        ("compare", None),
+        ("compatibility_check", None),
+    ],
+)
+def test_engines_that_save_by_themselves_say_how_often(engine, interval):
+    assert operator(engine=engine).request(context()).checkpoint_interval == interval
+    assert operator(engine=engine, checkpoint_interval="5m").request(context()).checkpoint_interval == 300.0
+
+
+@pytest.mark.parametrize(
     ("asked", "required"),
     [
         (None, "node"),
@@ -205,7 +223,7 @@ def test_the_position_in_the_log_is_there_for_a_triggerer_that_starts_anew(api):
     asking["ti"].xcom_push = lambda key, value: kept.update({key: value})
     with pytest.raises(TaskDeferred):
         operator(inline_wait=0).execute(asking)
-    assert set(kept[POSITION_KEY]) == {"allocation_id", "offset"}
+    assert set(kept[POSITION_KEY]) == {"allocation_id", "offset", "lines"}
 
 
 def test_the_last_try_says_so():

@@ -6,7 +6,9 @@ Of Airflow's supervisor only its inbox is replaced: what the trigger sends there
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -201,6 +203,65 @@ async def test_a_restarted_triggerer_goes_on_in_the_log_where_the_one_before_was
     assert " two " in shown
 
 
+def shown_before(folder: Path, allocation_id: str, lines: list[str], triggerer: int = 7) -> None:
+    """The log file of a triggerer that was killed, as Airflow writes it."""
+    place = folder / "dag_id=d" / "run_id=r" / "task_id=t"
+    place.mkdir(parents=True, exist_ok=True)
+    said = [{"event": "Job x is running", "logger": "airflow.triggers"}]
+    said += [{"event": line, "logger": f"emep.job.{allocation_id}"} for line in lines]
+    text = "".join(json.dumps(entry, separators=(",", ":")) + "\n" for entry in said)
+    (place / f"attempt=1.log.trigger.{triggerer}.log").write_text(text)
+
+
+KEPT = [
+    ("nothing was kept, soon after the deferral", None, 0.0),
+    ("nothing was kept", None, 100.0),
+    ("a position of a minute ago", {"offset": 4, "lines": 1}, 100.0),
+    ("a position of this moment", {"offset": 8, "lines": 2}, 100.0),
+    ("a position after lines that were never written", {"offset": 14, "lines": 3}, 100.0),
+]
+
+
+@pytest.mark.parametrize(("why", "kept", "ago"), KEPT, ids=[case[0] for case in KEPT])
+async def test_after_a_triggerer_was_killed_each_line_is_shown_once(
+    api, inbox, capsys, tmp_path, monkeypatch, why, kept, ago
+):
+    """It had shown two of four lines; where it was is written in its log, whatever position it kept."""
+    monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(tmp_path / "logs"))
+    monkeypatch.setattr(trigger_module, "EARLIEST_WORKER_LEG", 20.0)
+    job_id = submit(api)
+    order = await asyncio.to_thread(api.order)
+    text = "one\ntwo\nthree\nfour\n"
+    holder = await asyncio.to_thread(api.begin, order, text)
+    await asyncio.to_thread(holder.append_logs, order.allocation_id, len(text), b"", True)
+    await asyncio.to_thread(api.end, order, 0, RESULT)
+    shown_before(tmp_path / "logs", order.allocation_id, ["one"], triggerer=6)
+    shown_before(tmp_path / "logs", order.allocation_id, ["two"], triggerer=7)
+    if kept is not None:
+        inbox.kept[POSITION_KEY] = {"allocation_id": order.allocation_id, **kept}
+    trigger = trigger_for(job_id)
+    trigger.deferred_at -= ago
+    assert isinstance(await event_of(trigger), TaskSuccessEvent)
+    shown = capsys.readouterr().out
+    assert [shown.count(f"] {word} ") for word in ("one", "two", "three", "four")] == [0, 0, 1, 1], why
+
+
+async def test_lines_of_the_allocation_before_are_not_counted_for_the_next(
+    api, inbox, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(tmp_path / "logs"))
+    job_id = submit(api)
+    order = await asyncio.to_thread(api.order)
+    holder = await asyncio.to_thread(api.begin, order, "one\ntwo\n")
+    await asyncio.to_thread(holder.append_logs, order.allocation_id, 8, b"", True)
+    await asyncio.to_thread(api.end, order, 0, RESULT)
+    shown_before(tmp_path / "logs", "another", ["a", "b", "c"])
+    inbox.kept[POSITION_KEY] = {"allocation_id": "another", "offset": 6, "lines": 3}
+    await event_of(trigger_for(job_id))
+    shown = capsys.readouterr().out
+    assert [shown.count(f"] {word} ") for word in ("one", "two")] == [1, 1]
+
+
 async def test_a_stopping_triggerer_keeps_the_position_and_cancels_nothing(api, inbox):
     job_id = submit(api)
     trigger = trigger_for(job_id)
@@ -212,7 +273,8 @@ async def test_a_stopping_triggerer_keeps_the_position_and_cancels_nothing(api, 
     with pytest.raises(asyncio.CancelledError):
         await task
     await trigger.cleanup()
-    assert inbox.kept[POSITION_KEY] == {"allocation_id": order.allocation_id, "offset": 4}
+    kept = {"allocation_id": order.allocation_id, "offset": 4, "lines": 1}
+    assert inbox.kept[POSITION_KEY] == kept
     assert (await asyncio.to_thread(api.user.job, job_id)).state == JobState.RUNNING
 
 

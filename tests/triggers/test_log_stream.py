@@ -58,3 +58,18 @@ def test_windows_line_ends_are_cut():
 )
 def test_a_damaged_position_starts_at_the_beginning(position):
     assert LogStream.at(position) == LogStream()
+
+
+def test_lines_that_were_shown_before_are_passed_over_in_whatever_pieces_they_come():
+    stream = LogStream.at({"allocation_id": "a", "offset": 4, "lines": 1})
+    stream.was_shown(3)
+    assert stream.feed("two\nthr", 11, False) == []
+    assert stream.feed("ee\nfour\nfive", 23, False) == ["four"]
+    assert stream.position() == {"allocation_id": "a", "offset": 19, "lines": 4}
+    assert stream.flush() == ["five"]
+
+
+def test_another_kind_of_reader_counts_from_where_it_begins():
+    stream = LogStream("a")
+    stream.feed("one\ntwo\n", 8, False)
+    assert stream.handed_over() == {"allocation_id": "a", "offset": 8, "lines": 0}

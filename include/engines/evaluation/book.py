@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from engines.artifacts import canonical_json
-from engines.checkpoint import CheckpointStore
+from engines.checkpoint import CheckpointStore, checkpoint_seconds
 from engines.evaluation.scoring import ItemScore
 
 SAVE_EVERY_SECONDS = 20.0
@@ -30,7 +30,7 @@ class ScoreBook:
     """Item scores in memory, saved through a CheckpointStore.
 
     A checkpoint's step is the number of items scored. ``save_every``: items after which to save, else time
-    decides.
+    decides (``EMEP_CHECKPOINT_SECONDS``).
     """
 
     def __init__(
@@ -42,16 +42,20 @@ class ScoreBook:
     ) -> None:
         self._checkpoints, self._save_every, self._clock = checkpoints, save_every, clock
         self._scores: dict[str, dict[str, ItemScore]] = {}
+        self._seconds = checkpoint_seconds(SAVE_EVERY_SECONDS)
+        self._forgotten = 0
         self._saved_at, self._unsaved = clock(), 0
         self.resumed_from: int | None = None
         found = checkpoints.latest() if checkpoints else None
         if found is not None:
             self.resumed_from = found.step
-            for key, entries in (found.state() or {}).get("scores", {}).items():
+            state = found.state() or {}
+            self._forgotten = int(state.get("forgotten", 0))
+            for key, entries in state.get("scores", {}).items():
                 self._scores[key] = {entry["id"]: ItemScore.from_json(entry) for entry in entries}
 
     def __len__(self) -> int:
-        return sum(map(len, self._scores.values()))
+        return self._forgotten + sum(map(len, self._scores.values()))
 
     def known(self, key: str) -> Mapping[str, ItemScore]:
         """Scores under a key, by item id."""
@@ -61,9 +65,13 @@ class ScoreBook:
         """Enter scores, and save where it is time to."""
         self._scores.setdefault(key, {}).update((entry.id, entry) for entry in scores)
         self._unsaved += len(scores)
-        late = self._clock() - self._saved_at >= SAVE_EVERY_SECONDS
+        late = self._clock() - self._saved_at >= self._seconds
         if late or (self._save_every is not None and self._unsaved >= self._save_every):
             self.save()
+
+    def forget(self) -> None:
+        """Drop all scores, which are kept elsewhere by now; they still count as scored."""
+        self._forgotten, self._scores = len(self), {}
 
     def save(self) -> None:
         """Write a checkpoint, if anything is new."""
@@ -72,7 +80,8 @@ class ScoreBook:
                 "scores": {
                     key: [entry.to_json() for entry in entries.values()]
                     for key, entries in self._scores.items()
-                }
+                },
+                "forgotten": self._forgotten,
             }
             self._checkpoints.save(len(self), state)
         self._saved_at, self._unsaved = self._clock(), 0

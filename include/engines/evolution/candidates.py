@@ -2,7 +2,7 @@
 index.
 
 Results are write-once files by ``eval_hash``, so the work resumes by itself: what has a result is not done
-again.
+again. Within a candidate it resumes at its item, from a checkpoint.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from engines.evolution.records import Records
 from engines.evolution.run_settings import RunSettings, check_inputs
 
 if TYPE_CHECKING:
+    from engines.evaluation.book import ScoreBook
     from engines.evaluation.merged import MergedModels
 
 
@@ -28,8 +29,9 @@ def run(context: Context) -> Outcome:
     """Score ``candidates`` (numbers) of ``generation`` of the run under ``run_uri``.
 
     A candidate that cannot be merged or whose scores are not finite gets a result that says so; whatever else
-    goes wrong (memory, files, devices) is raised and leaves no result. Raises Preempted between candidates
-    when told to stop, BadInputError for wrong input and for models or tasks that changed since the run began.
+    goes wrong (memory, files, devices) is raised and leaves no result. Raises Preempted between items, with
+    the scores saved, when told to stop, BadInputError for wrong input and for models or tasks that changed
+    since the run began.
     """
     given = context.spec.input
     check_fields("evolve_candidates", given, ("run_uri", "generation", "candidates"), ())
@@ -56,18 +58,22 @@ def _work(
     check_inputs(settings)
     tasks = _tasks(settings)
     _use_threads(context)
+    from engines.evaluation.book import ScoreBook
     from engines.evaluation.merged import MergedModels
 
+    book = ScoreBook(context.checkpoints)
     options = settings.backend_options(context.spec.device)
     with MergedModels(settings.recipe, options, kind=settings.backend, seed=settings.seed) as models:
         for done, entry in enumerate(todo):
             if context.stop_requested():
                 raise Preempted(f"stopped after {done} of {len(todo)} candidates")
-            result = _evaluate(context, models, settings, tasks, entry)
+            result = _evaluate(context, models, settings, tasks, entry, book)
             stands = records.write_result(entry["eval_hash"], {"generation": generation, **result})
+            book.forget()
             counts["evaluated"] += 1
             counts["failed"] += stands["status"] == "failed"
             context.progress("candidates", done + 1, len(todo))
+    context.checkpoints.clear()
 
 
 def _evaluate(
@@ -76,6 +82,7 @@ def _evaluate(
     settings: RunSettings,
     tasks: list[Task],
     entry: dict[str, Any],
+    book: ScoreBook,
 ) -> dict[str, Any]:
     """One candidate's result. Only what is the candidate's own fault becomes a failed one."""
     from engines.evaluation.run import evaluate
@@ -92,6 +99,7 @@ def _evaluate(
             tasks,
             limit=settings.limit,
             prompting=settings.prompting,
+            book=book,
             preparer=models.preparer,
             stop_requested=context.stop_requested,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -86,7 +87,10 @@ def _candidates(settings: LoopSettings, generation: int, batches: list[list[int]
         if settings.processes == 1:
             from engines.evolution import candidates as candidates_engine
 
-            candidates_engine.run(_context(settings, "evolve_candidates", given))
+            context = _context(settings, "evolve_candidates", given)
+            candidates_engine.run(context)
+            # All of them have their results; what else lay there was for a run that is broken off.
+            shutil.rmtree(context.checkpoints.folder, ignore_errors=True)
         else:
             _in_processes(settings, given)
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from engines.artifacts import combine_digests, path_to_uri, uri_to_path
-from engines.checkpoint import CheckpointStore, spec_digest
+from engines.checkpoint import CheckpointStore, checkpoint_seconds, spec_digest
 from engines.contract import BadInputError, Context, EngineError, Outcome, Output, Preempted
 from engines.merge.digests import BackgroundDigests
 from engines.merge.output import MANIFEST, OutputFolder, check_name
@@ -113,7 +112,7 @@ class _Merge:
         self.context, self.settings, self.plan = context, settings, plan
         self.engine, self.output = engine, output
         self.fingerprint = fingerprint(plan)
-        self.every = float(os.environ.get("EMEP_CHECKPOINT_SECONDS", CHECKPOINT_SECONDS))
+        self.every = checkpoint_seconds(CHECKPOINT_SECONDS)
         self.saved_at = time.monotonic()
         self.resumed_from: int | None = None
 

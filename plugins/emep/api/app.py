@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import asyncio
 import contextlib
 import logging
 import signal
@@ -24,6 +25,7 @@ from emep.api.runtime import Runtime
 
 log = logging.getLogger(__name__)
 PREFIX = "/api/v1"
+LISTEN_SECONDS = 0.5
 
 
 def create_app(runtime: Runtime | None = None) -> FastAPI:
@@ -32,8 +34,11 @@ def create_app(runtime: Runtime | None = None) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         started = await run_in_threadpool(_start, app, runtime)
+        listening = asyncio.create_task(_listen(started)) if started is not None else None
         with _answer_on_shutdown(started), end_half_open():
             yield
+        if listening is not None:
+            listening.cancel()
         if started is not None:
             await run_in_threadpool(started.stop)
 
@@ -63,6 +68,13 @@ def create_app(runtime: Runtime | None = None) -> FastAPI:
     ):
         app.include_router(router, prefix=PREFIX)
     return app
+
+
+async def _listen(runtime: Runtime) -> None:
+    """Tell the scheduler's thread that this event loop goes round."""
+    while True:
+        runtime.runner.heard()
+        await asyncio.sleep(LISTEN_SECONDS)
 
 
 def _start(app: FastAPI, given: Runtime | None) -> Runtime | None:

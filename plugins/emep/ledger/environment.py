@@ -57,6 +57,8 @@ def engine_environment(
     if lease is not None:
         environment["EMEP_HEARTBEAT_SECONDS"] = f"{lease.heartbeat:g}"
         environment["EMEP_MAX_SILENCE_SECONDS"] = f"{lease.max_silence:g}"
+    if job.checkpoint_interval is not None:
+        environment["EMEP_CHECKPOINT_SECONDS"] = f"{job.checkpoint_interval:g}"
     if len(allocation.nodes) > 1:
         environment["NNODES"] = str(len(allocation.nodes))
         environment["NODE_RANK"] = str(allocation.nodes.index(node))

@@ -23,6 +23,8 @@ from emep.ledger.tables import Job
 log = logging.getLogger(__name__)
 REPLAN_SECONDS = 10.0
 """With jobs pending, a plan at least this often: order and reservations depend on time too."""
+DEAF_SECONDS = 2.0
+"""A server whose event loop has stood still for longer takes no heartbeats, and holds none against anyone."""
 BUSY_SECONDS = 0.1
 """How soon to look again while another API server is planning."""
 
@@ -45,6 +47,8 @@ class Runner:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._due_at = 0.0
+        self._heard_at: float | None = None
+        self._was_deaf = False
         ledger.database.on_commit(self._poke.set)
 
     def start(self) -> None:
@@ -53,6 +57,22 @@ class Runner:
         self.ledger.tick(just_started=True)
         self._thread = threading.Thread(target=self._run, name="emep-scheduler", daemon=True)
         self._thread.start()
+
+    def heard(self) -> None:
+        """The server's event loop goes round: requests are taken. Called by it, several times a second."""
+        self._heard_at = time.monotonic()
+
+    def tick(self) -> None:
+        """Look at what depends on time alone, unless this server has been deaf.
+
+        The thread of this runner goes on while the event loop is held up (Airflow builds its workers' API at
+        the first request). Nobody's silence counts then, and afterwards every lease gets its full period.
+        """
+        if self._heard_at is not None and time.monotonic() - self._heard_at > DEAF_SECONDS:
+            self._was_deaf = True
+            return
+        self.ledger.tick(just_started=self._was_deaf)
+        self._was_deaf = False
 
     def stop(self) -> None:
         """End the thread after the cycle it is in."""
@@ -84,7 +104,7 @@ class Runner:
             try:
                 if time.monotonic() >= next_tick:
                     next_tick = time.monotonic() + self.ledger.settings.tick_seconds
-                    self.ledger.tick()
+                    self.tick()
                 if self.needs_plan():
                     if self.step():
                         if is_first:

@@ -43,6 +43,10 @@ JOB_FIELDS = (
 )
 """Fields of a job that are arguments of the operators; ``queue`` is ``job_queue``, because Airflow's means
 another."""
+CHECKPOINT_INTERVAL = 30.0
+"""Seconds between checkpoints of the engines that save by themselves, unless a task says otherwise."""
+SAVING_ENGINES = frozenset({"merge", "evaluate", "benchmark", "evolve_candidates"})
+"""Engines that save at an interval; the others are over in seconds, or write each result at once."""
 MAX_KEY = 440
 """Characters of a checkpoint key; a try's key is longer by its number and id, and the ledger takes 500."""
 LONGEST_SECONDS = 3.2e9
@@ -97,6 +101,9 @@ class AsksForGpus:
         )
         checkpoint_key = _short(f"{task.dag_id}/{task.run_id}/{task.task_id}/{task.map_index}")
         fields = self.job_fields()
+        if str(getattr(self, "engine", None)) in SAVING_ENGINES:
+            # The engine is told, and the scheduler knows what it costs to preempt it.
+            fields.setdefault("checkpoint_interval", CHECKPOINT_INTERVAL)
         fields.setdefault("user", run.triggering_user_name or getattr(self, "owner", None))
         fields.setdefault("experiment_id", run.run_id)
         try:

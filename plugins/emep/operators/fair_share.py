@@ -158,13 +158,13 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
             job = self._stay(api, job, stream)
         if _ended(job):
             return self.finish(context, job)
-        self.keep_position(context, stream.position())
+        self.keep_position(context, stream.handed_over())
         self.defer(
             trigger=JobTrigger(
                 job_id=job.id,
                 conn_id=self.conn_id,
                 deferred_at=time.time(),
-                log_position=stream.position(),
+                log_position=stream.handed_over(),
                 return_field=self.return_field,
                 if_empty=self.if_empty,
                 push_result=self.do_xcom_push,

@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from emep.operators.outcome import Outcome, outcome_of
 from emep.triggers.log_stream import LogStream
+from emep.triggers.shown_lines import log_files, logger_of, shown
 
 if TYPE_CHECKING:
     from emep.api.schemas import JobView
@@ -69,6 +71,8 @@ class JobTrigger(BaseTrigger):
         self.mapped = mapped
         self.worker_end = worker_end
         self._stream = LogStream.at(log_position)
+        self._before: list[Path] = []
+        """Log files of triggerers that have shown some of the job's log before this one."""
         self._said = ""
         self._ended = False
         self._position_kept = time.monotonic()
@@ -157,7 +161,9 @@ class JobTrigger(BaseTrigger):
 
     async def _read_log(self, hub: Hub, job: JobView) -> bool:
         """Show what is new in the log of the job's allocation; True if there was something."""
-        self._show(self._stream.turn_to(job.allocation_id))
+        if job.allocation_id not in (None, self._stream.allocation_id):
+            self._show(self._stream.turn_to(job.allocation_id))
+            await self._skip_shown()
         if self._stream.allocation_id is None or self._stream.complete:
             return False
         before = self._stream.offset
@@ -178,8 +184,10 @@ class JobTrigger(BaseTrigger):
         self._show(self._stream.flush())
 
     def _show(self, lines: list[str]) -> None:
-        for line in lines:
-            self.log.info(line)
+        if lines:
+            logger = logger_of(str(self._stream.allocation_id))
+            for line in lines:
+                logger.info(line)
 
     async def _push(self, outcome: Outcome) -> bool:
         """Make the value the task's XCom; False if it cannot be mapped over, which the worker's leg says."""
@@ -206,8 +214,17 @@ class JobTrigger(BaseTrigger):
         }
 
     async def _resume_position(self) -> None:
-        """After a restart of the triggerer: go on in the log where the one before was."""
-        if time.time() - self.deferred_at < EARLIEST_WORKER_LEG or self.task_instance is None:
+        """After a restart of the triggerer: go on in the log where the one before was.
+
+        Its log files know it to the line; the position that it kept is where to begin to read, and all there
+        is where this machine has no such files.
+        """
+        if self.task_instance is None:
+            return
+        files = await asyncio.to_thread(log_files, self.task_instance)
+        if await asyncio.to_thread(shown, files):
+            self._before = files
+        elif time.time() - self.deferred_at < EARLIEST_WORKER_LEG:
             return
         from airflow.sdk.execution_time.xcom import XCom
 
@@ -218,6 +235,19 @@ class JobTrigger(BaseTrigger):
             return
         if kept:
             self._stream = LogStream.at(kept)
+        await self._skip_shown()
+
+    async def _skip_shown(self) -> None:
+        """Show none of this allocation's lines that the triggerers before have shown, and all others."""
+        allocation_id = self._stream.allocation_id
+        if not self._before or allocation_id is None:
+            return
+        lines = await asyncio.to_thread(shown, self._before, allocation_id)
+        if lines < self._stream.lines:
+            # Killed between keeping the position and writing the lines: they are read again.
+            first = LogStream.at(self.log_position)
+            self._stream = first if first.allocation_id == allocation_id else LogStream(allocation_id)
+        self._stream.was_shown(lines)
 
     async def _keep_position(self, at_once: bool = False) -> None:
         """Keep the position in the log as an XCom of the task, at most once a minute."""

@@ -127,6 +127,31 @@ def test_a_stop_comes_between_candidates_and_keeps_what_is_done(tmp_path: Path, 
     assert len(list((tmp_path / "results").iterdir())) == 1
 
 
+def test_a_stop_within_a_candidate_keeps_the_items_that_were_scored(
+    tmp_path: Path, search: SmallSearch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engines.evaluation import run as evaluation
+
+    monkeypatch.setattr(evaluation, "_BATCHES_AT_ONCE", 1)
+    asked(search, tmp_path, batch_size=4)
+    saved: list[int] = []
+    looks = iter([False] * 4)
+
+    def told_to_stop() -> bool:
+        return next(looks, True)
+
+    monkeypatch.setenv("EMEP_CHECKPOINT_SECONDS", "0")
+    with pytest.raises(Preempted):
+        scored(tmp_path, 0, [0, 1], stop_requested=told_to_stop, on_save=saved.append)
+    assert saved == [4, 8, 12], "after each part of the first candidate's 24 items"
+    before = list(saved)
+    scored(tmp_path, 0, [0, 1], on_save=saved.append)
+    assert saved[len(before) :][0] == 16, "it goes on at its item"
+    assert saved[-1] == 48
+    assert saved == sorted(saved)
+    assert len(list((tmp_path / "results").iterdir())) == 2
+
+
 def test_a_tell_records_scores_and_writes_the_best_as_a_plain_recipe(
     tmp_path: Path, search: SmallSearch
 ) -> None:
