@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
+from tests.builders.conformance import Conformance
 from tests.builders.ledger import Bench, make_settings, sqlite_engine
 
 BASE = "/emep/api/v1"
@@ -50,6 +51,7 @@ class Api:
         self, client: TestClient, app: FastAPI, bench: Bench, token_of: Callable[[str], str]
     ) -> None:
         self.client, self.app, self.bench, self._token_of = client, app, bench, token_of
+        self.conformance = Conformance(app)
 
     @property
     def runtime(self) -> Any:
@@ -63,7 +65,9 @@ class Api:
         if who is not None:
             headers["Authorization"] = f"Bearer {self.token(who)}"
         url = path if path.startswith("/emep") else BASE + path
-        return self.client.request(method, url, headers=headers, **options)
+        answer = self.client.request(method, url, headers=headers, **options)
+        self.conformance.check(method, answer.request.url.path.removeprefix("/emep"), answer)
+        return answer
 
     def token(self, who: str) -> str:
         if who == "agent":

@@ -16,6 +16,7 @@ from fastapi import Depends, FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from emep.api import problems
+from emep.api.answers import describe
 from emep.api.auth import authenticate
 from emep.api.guarded import GuardedRoute
 from emep.api.half_open import end_half_open
@@ -55,6 +56,7 @@ def create_app(runtime: Runtime | None = None) -> FastAPI:
     app.router.route_class = GuardedRoute
     app.add_middleware(EndUnread)
     problems.install(app)
+    app.openapi = lambda: describe(app)  # type: ignore[method-assign]
     app.include_router(system.root)
     for router in (
         jobs.router,

@@ -101,13 +101,10 @@ class BoundedRequest(Request):
     async def take(self) -> None:
         """Read the body, and parse it where it says that it is JSON.
 
-        Raises TooLargeError, InvalidError for what is no JSON or costs more than it says, HTTPException for
-        what comes too slowly (408) or not to its end (400).
+        Raises TooLargeError, InvalidError for what is no JSON or costs more than it says, HTTPException (408)
+        for what comes too slowly, ClientDisconnect for what does not come to its end.
         """
-        try:
-            body = await self.body()
-        except ClientDisconnect:
-            raise HTTPException(400, "the connection ended before the body did") from None
+        body = await self.body()
         if not body or not self._is_json():
             return
         if len(body) <= ON_THE_LOOP:

@@ -10,6 +10,8 @@ from fastapi.dependencies.models import Dependant
 from fastapi.dependencies.utils import get_flat_dependant
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from emep.api.auth import PUBLIC_ENDPOINTS, authenticate
 from emep.api.bodies import BoundedRequest, body_bytes, settle
@@ -47,6 +49,8 @@ class GuardedRoute(APIRoute):
                 if has_body:
                     await bounded.take()
                 return await handle(bounded)
+            except ClientDisconnect:
+                raise HTTPException(400, "the connection ended before the body did") from None
             finally:
                 STORABLE_IS_CHECKED.set(False)
                 await settle(bounded)

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 
+from emep.api.answers import answers
 from emep.api.auth import Holder, HolderOrReader, Reader
 from emep.api.bodies import body_limit
 from emep.api.guarded import GuardedRoute
@@ -45,6 +46,7 @@ def get_allocation(allocation_id: AllocationId, _: HolderOrReader, runtime: Runt
 
 @router.post("/allocations/{allocation_id}/heartbeat", summary="Renew the lease")
 @body_limit(64 * 1024)
+@answers(409)
 async def heartbeat(
     allocation_id: AllocationId, beat: Heartbeat, _: Holder, runtime: RuntimeDep
 ) -> HeartbeatAnswer:
@@ -62,6 +64,7 @@ async def heartbeat(
         "requestBody": {"content": {"text/plain": {"schema": {"type": "string"}}}, "required": True}
     },
 )
+@answers(409)
 async def append_log(
     allocation_id: AllocationId,
     request: Request,
@@ -88,6 +91,7 @@ def read_log(
 
 @router.post("/allocations/{allocation_id}/complete", summary="The work has ended")
 @body_limit(4 * 1024**2)
+@answers(409)
 def complete(allocation_id: AllocationId, end: Completion, caller: Holder, runtime: RuntimeDep) -> JobView:
     """Release the GPUs and say how it ended; the same call again is answered the same."""
     return runtime.ledger.complete(allocation_id, end, actor=caller.name)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
 
+from emep.api.answers import answers
 from emep.api.auth import Reader
 from emep.api.guarded import GuardedRoute
 from emep.api.parameters import ID_PATTERN, After, Limit, Reason, RuntimeDep
@@ -37,6 +38,7 @@ def get_letter(letter_id: LetterId, _: Reader, runtime: RuntimeDep) -> DeadLette
 
 
 @router.post("/dead-letters/{letter_id}/requeue", summary="Run it again")
+@answers(409)
 def requeue(
     letter_id: LetterId, caller: LetterChanger, runtime: RuntimeDep, request: ReasonRequest | None = None
 ) -> DeadLetterView:
@@ -49,6 +51,7 @@ def requeue(
 
 
 @router.delete("/dead-letters/{letter_id}", summary="Discard it")
+@answers(409)
 def discard(
     letter_id: LetterId, caller: LetterChanger, runtime: RuntimeDep, reason: Reason = ""
 ) -> DeadLetterView:

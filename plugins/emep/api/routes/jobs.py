@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
+from emep.api.answers import answers
 from emep.api.auth import Caller, Reader, Submitting, known_roles, may_edit_tasks
 from emep.api.batches import submit_all
 from emep.api.bodies import body_limit
@@ -76,7 +77,13 @@ def submitter_of(caller: Caller, request: JobRequest, settings: Settings) -> Sub
     return Submitter(caller.name, user, roles, dag_id if is_service else None)
 
 
-@router.post("/jobs", status_code=201, summary="Submit a job")
+@router.post(
+    "/jobs",
+    status_code=201,
+    summary="Submit a job",
+    responses={200: {"model": JobView, "description": "The job that this request has made before."}},
+)
+@answers(409, 429)
 async def submit(request: JobRequest, caller: Submitting, runtime: RuntimeDep, response: Response) -> JobView:
     """Ask for GPUs.
 
@@ -211,6 +218,7 @@ def explain_job(job_id: JobId, _: Reader, runtime: RuntimeDep) -> Explanation:
 
 
 @router.post("/jobs/{job_id}/requeue", summary="Put a job back into the queue")
+@answers(409)
 def requeue(
     job_id: JobId, caller: JobChanger, runtime: RuntimeDep, request: ReasonRequest | None = None
 ) -> JobView:
@@ -223,6 +231,7 @@ def requeue(
 
 
 @router.delete("/jobs/{job_id}", summary="Cancel a job")
+@answers(409)
 def cancel(
     job_id: JobId,
     caller: JobChanger,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
+from emep.api.answers import answers
 from emep.api.auth import AgentOrOperator, Reader
 from emep.api.guarded import GuardedRoute
 from emep.api.parameters import AllocationId, NodeName, RuntimeDep
@@ -17,6 +18,7 @@ router = APIRouter(tags=["leases"], route_class=GuardedRoute)
 
 
 @router.post("/allocations/{allocation_id}/lease", summary="Token and environment of a lease")
+@answers(409)
 def lease(
     allocation_id: AllocationId, request: LeaseRequest, _: Asker, runtime: RuntimeDep, response: Response
 ) -> LeaseAnswer:
@@ -26,12 +28,14 @@ def lease(
 
 
 @router.post("/allocations/{allocation_id}/lost", summary="The work was lost")
+@answers(409)
 def lost(allocation_id: AllocationId, loss: Loss, _: Asker, runtime: RuntimeDep) -> JobView:
     """Evicted, deleted by hand, its node gone: the job goes back to the queue in the same try."""
     return runtime.ledger.report_lost(allocation_id, loss.epoch, loss.code, loss.reason, gone=loss.gone)
 
 
 @router.post("/allocations/{allocation_id}/gone", status_code=204, summary="Nothing of it runs any more")
+@answers(409)
 def gone(allocation_id: AllocationId, _: Asker, runtime: RuntimeDep) -> None:
     """Offer the GPUs of an allocation that is over again. 409 while its lease lives."""
     runtime.ledger.report_gone(allocation_id)

@@ -8,6 +8,7 @@ import time
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 
+from emep.api.answers import answers
 from emep.api.auth import Agent, AgentOrOperator, AgentOrReader, Operator
 from emep.api.guarded import GuardedRoute
 from emep.api.parameters import AfterNode, Limit, NodeName, RuntimeDep
@@ -88,6 +89,7 @@ def list_nodes(_: AgentOrReader, runtime: RuntimeDep, after: AfterNode = None, l
 
 
 @router.post("/nodes", status_code=201, summary="Register a node")
+@answers(409)
 def register(request: NodeRequest, _: AgentOrOperator, runtime: RuntimeDep) -> NodeView:
     """Take a node in with its GPUs; the same name again replaces its description."""
     return runtime.ledger.register_node(request)
@@ -124,6 +126,7 @@ def resume(
 
 
 @router.delete("/nodes/{name}", status_code=204, summary="Forget a node that is gone")
+@answers(409)
 def remove(name: NodeName, caller: AgentOrOperator, runtime: RuntimeDep) -> None:
     """Forget a node whose agent is silent and that holds no work."""
     runtime.ledger.remove_node(name, actor=caller.name)
