@@ -7,7 +7,8 @@ STAMP  := $(VENV)/.installed
 ARGS   ?=
 # Most tests wait for processes, so there are more workers than cores. 0: one process runs them all, in order.
 WORKERS ?= 4
-QUICK  := $(addprefix tests/,client dagkit ledger policy scheduling triggers test_repository.py)
+QUICK  := $(addprefix tests/,client dagkit ledger policy scheduling test_parallel.py test_repository.py) \
+	$(wildcard tests/proof/test_scenario_*.py)
 # Byte code is kept: it halves the time in which Airflow and torch start.
 unexport PYTHONDONTWRITEBYTECODE
 export UV_LINK_MODE ?= hardlink

@@ -40,10 +40,16 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("emep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("emep")
 
+from tests.builders.shared_folder import shared_folder  # noqa: E402
 from tests.builders.worker_database import take_own_database  # noqa: E402
 
+# Before there are workers, which inherit it.
+shared_folder()
 # Before any test module reads the variable.
 take_own_database()
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Workers share the cores: one thread each, or they fight for them.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # One cluster for all tests of a process, whichever folders they are in.
 from tests.cluster.fixtures import cluster, local_cluster  # noqa: E402, F401

@@ -19,18 +19,23 @@ LONG: dict[str, tuple[str, ...]] = {
     "chaos, a whole Airflow": ("tests/chaos/test_chaos.py::test_every_invariant_holds_with_a_whole_airflow",),
     "pods, an Airflow": ("tests/kubernetes/test_airflow.py",),
     "demo": ("tests/demo/test_command.py",),
-    "cluster": ("tests/cluster/", "tests/kubernetes/"),
+    "cluster": ("tests/cluster/",),
+    "pods": ("tests/kubernetes/",),
     "pipeline": ("tests/pipeline/",),
     "chaos": ("tests/chaos/test_chaos.py",),
 }
 """Groups by what the ids of their tests begin with; the first that fits. A group runs on one worker."""
+
+ON_A_CLUSTER = ("pods, an Airflow", "cluster", "pods")
+"""Each has a cluster of its own, unless one is given, whose namespace they would wipe for each other."""
 
 
 def group_of(nodeid: str) -> str:
     """The tests that share a worker with this one: its group's name, or its file."""
     for name, beginnings in LONG.items():
         if nodeid.startswith(beginnings):
-            return name
+            one_cluster = name in ON_A_CLUSTER and os.environ.get("EMEP_TEST_KUBECONFIG")
+            return ON_A_CLUSTER[0] if one_cluster else name
     return nodeid.split("::", 1)[0]
 
 

@@ -25,6 +25,18 @@ def test_a_file_is_one_group_and_a_folder_with_one_airflow_is_another(nodeid: st
     assert group_of(nodeid) == group
 
 
+def test_a_cluster_that_is_given_is_used_by_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = [
+        "tests/cluster/test_cluster.py::t",
+        "tests/kubernetes/test_run.py::t",
+        "tests/kubernetes/test_airflow.py::t",
+    ]
+    monkeypatch.delenv("EMEP_TEST_KUBECONFIG", raising=False)
+    assert len({group_of(test) for test in tests}) == 3
+    monkeypatch.setenv("EMEP_TEST_KUBECONFIG", "/some/file")
+    assert len({group_of(test) for test in tests}) == 1
+
+
 @pytest.mark.parametrize("beginning", [beginning for group in LONG.values() for beginning in group])
 def test_what_the_list_of_long_groups_names_is_there(beginning: str) -> None:
     path, _, test = beginning.partition("::")

@@ -1,19 +1,21 @@
-"""The demo's small models, made once for all tests of a run."""
+"""The demo's small models, trained once for all tests of a run."""
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 from functools import cache
 from pathlib import Path
+
+from tests.builders.shared_folder import shared_folder
 
 from engines.demo.models import DemoFiles, prepare
 
 
+def small_models_folder() -> Path:
+    """Where the run keeps the small models; the first ``prepare`` trains them, the others find them."""
+    return shared_folder() / "small-models"
+
+
 @cache
 def small_demo() -> DemoFiles:
-    """Models, tasks and recipes of ``prepare(small=True)`` in a folder that goes away with the process."""
-    folder = Path(tempfile.mkdtemp(prefix="emep-demo-models-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return prepare(folder, small=True)
+    """Models, tasks and recipes of ``prepare(small=True)``, to read and not to change."""
+    return prepare(small_models_folder(), small=True)

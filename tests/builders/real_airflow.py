@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.builders.demo_models import small_models_folder
 from tests.builders.ports import reserve_port
 
 from emep.client import Call
@@ -254,7 +255,8 @@ def real_airflow(folder: Path, setup: Setup | None = None) -> Iterator[RealAirfl
         port = reserve_port(int(first), int(last))
         stack = Stack.of(home, project, port, processes, setup.environment)
         if setup.models:
-            command = models.command(sys.executable, home.models, small=True)
+            # Trained by the first of the run's stacks that needs them; each has a copy to work with.
+            command = models.command(sys.executable, small_models_folder(), small=True)
             processes.start("models", command, models.environment(stack.env), project)
         stack.migrate()
         stack.start_airflow()
@@ -267,6 +269,7 @@ def real_airflow(folder: Path, setup: Setup | None = None) -> Iterator[RealAirfl
             stack.wait_until_ready(api, setup.ready_dag, len(setup.agents))
             if setup.models:
                 stack.finished("models")
+                shutil.copytree(small_models_folder(), home.models, dirs_exist_ok=True)
             yield running
         finally:
             api.close()
