@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +26,8 @@ _DELEGATED = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0 done, 1 failed, 2 wrong use or bad input (not ``run``)."""
+    # torch says so of NVIDIA's own package, to whoever imports it; no caller can act on it.
+    warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
     given = list(sys.argv[1:] if arguments is None else arguments)
     parsed = _plain_run(given) or _parser(given).parse_args(given)
     try:

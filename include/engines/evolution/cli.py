@@ -28,7 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--generations", type=int, default=5, help="default: 5")
     parser.add_argument("--population", type=int, default=30, help="candidates per generation (default: 30)")
     parser.add_argument("--seed", type=int, default=0, help="seed of search and merges (default: 0)")
-    parser.add_argument("--objective", default="acc", help="acc, acc_norm, answer_logprob or bits_per_byte")
+    parser.add_argument(
+        "--objective",
+        default="acc",
+        help="acc, acc_norm, answer_logprob or bits_per_byte; "
+        "with weights: '{metric: acc, weights: {SKILL: 2, SKILL: 1}}' (default: acc)",
+    )
     parser.add_argument("--limit", type=int, help="use the first LIMIT items of each task")
     parser.add_argument(
         "--batch-size", type=int, default=64, help="sequences in one forward pass (default: 64)"
@@ -75,9 +80,15 @@ def run(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         extra=extra,
     )
-    metrics = evolve(settings, _line)
-    if arguments.report_tasks:
-        _report(settings.run_uri, arguments.report_tasks, arguments.device)
+    try:
+        metrics = evolve(settings, _line)
+        if arguments.report_tasks:
+            _report(settings.run_uri, arguments.report_tasks, arguments.device)
+    except KeyboardInterrupt:
+        sys.stderr.write(
+            "emep-engine: stopped; what has a result is kept, the same command goes on from there\n"
+        )
+        return int(ExitCode.PREEMPTED)
     for warning in metrics["warnings"]:
         sys.stderr.write(f"emep-engine: warning: {warning}\n")
     sys.stdout.write(

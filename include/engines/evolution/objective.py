@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engines.contract import BadInputError
+from engines.merge.numbers import as_finite
+from engines.merge.yaml_text import YamlFault, read_yaml
 
 METRICS = {"acc": 1.0, "acc_norm": 1.0, "answer_logprob": 1.0, "bits_per_byte": -1.0}
 """Metric -> sign that makes higher better."""
@@ -30,7 +32,7 @@ class Objective:
         if value is None:
             return cls()
         if isinstance(value, str):
-            value = {"metric": value}
+            value = _from_text(value)
         if not isinstance(value, Mapping) or set(value) - {"metric", "weights"}:
             raise BadInputError(
                 "input.objective: must be a metric's name or {metric: .., weights: {skill: number}}",
@@ -47,7 +49,7 @@ class Objective:
             raise BadInputError(
                 "input.objective.weights: must be numbers above 0 by skill", field="input.objective.weights"
             )
-        return cls(metric, {str(skill): float(weight) for skill, weight in weights.items()})
+        return cls(metric, {str(skill): as_finite(weight) or 0.0 for skill, weight in weights.items()})
 
     def check(self, skills: set[str], kinds: set[str]) -> None:
         """Raises BadInputError where tasks cannot give this metric, or lack a weighted skill."""
@@ -79,5 +81,16 @@ class Objective:
         return {"metric": self.metric, "weights": dict(self.weights)}
 
 
+def _from_text(text: str) -> Any:
+    """A metric's name, or the mapping that a form's or a command's text says."""
+    if not text.strip().startswith("{"):
+        return {"metric": text.strip()}
+    try:
+        return read_yaml(text)
+    except YamlFault as error:
+        raise BadInputError(f"input.objective: not valid YAML: {error}", field="input.objective") from error
+
+
 def _positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    number = as_finite(value)
+    return number is not None and number > 0

@@ -295,3 +295,40 @@ def test_report_tasks_write_the_report_that_the_help_promises(
     assert main([*other[:-1], search.task]) == 2
     assert "are in report_tasks too" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+
+
+def test_ctrl_c_ends_in_a_sentence_and_the_same_command_goes_on(tmp_path: Path, search: SmallSearch) -> None:
+    arguments = command(search, tmp_path, "--generations", "300")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "engines.cli", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    while process.poll() is None and not (tmp_path / "run" / "gen/1/tell.json").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 75
+    assert said.strip().splitlines()[-1].endswith("the same command goes on from there")
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{metric: answer_logprob, weights: {search: 2e0}}",
+        '{"metric": "answer_logprob", "weights": {"search": "2"}}',
+    ],
+)
+def test_an_objective_with_weights_may_be_given_as_text(
+    tmp_path: Path, search: SmallSearch, text: str
+) -> None:
+    ask.run(engine_context("evolve_ask", search.ask(tmp_path, objective=text), tmp_path / "x"))
+    assert read(tmp_path, "run.json")["objective"] == {"metric": "answer_logprob", "weights": {"search": 2.0}}
+    with pytest.raises(BadInputError, match=r"input\.objective"):
+        ask.run(
+            engine_context("evolve_ask", search.ask(tmp_path / "b", objective="{metric: ["), tmp_path / "x")
+        )
