@@ -91,21 +91,16 @@ def test_the_first_merge_of_a_search_is_its_start():
     assert made["recipe"]["models"][0]["parameters"]["weight"] == 0.3
 
 
-@pytest.mark.parametrize(
-    ("metrics", "origin"),
-    [
-        ({"best_kind": "search", "best_name": "candidate 3 of generation 1"}, "candidate 3 of generation 1"),
-        (
-            {"best_kind": "uniform average", "best_name": "uniform average, every model at weight 0.4"},
-            "a baseline: uniform average, every model at weight 0.4",
-        ),
-        ({}, "the search's best"),
-    ],
-)
-def test_the_scoreboard_says_what_the_evolved_merge_is(metrics: dict[str, Any], origin: str):
-    board = inputs.scoreboard_input()(context(SEARCH, {**TELL, "metrics": metrics}))
+def test_the_scoreboard_says_where_the_evolved_merge_is_a_baseline():
+    found = {"best_kind": "search", "best_name": "candidate 3 of generation 1"}
+    uniform = {"best_kind": "uniform average", "best_name": "uniform average, every model at weight 0.4"}
+    for metrics in (found, {}):
+        assert "of" not in inputs.scoreboard_input()(context(SEARCH, {**TELL, "metrics": metrics}))
+    board = inputs.scoreboard_input()(context(SEARCH, {**TELL, "metrics": uniform}))
     assert board["models"]["evolved"] == "file:///models/best"
-    assert board["of"] == {"evolved": origin}
+    assert board["of"] == {
+        "evolved": "a baseline, not the search's: uniform average, every model at weight 0.4"
+    }
 
 
 SCORING = {"limit": 9, "num_fewshot": 3, "apply_chat_template": True, "dtype": "bfloat16"}

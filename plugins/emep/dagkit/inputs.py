@@ -236,17 +236,19 @@ def scoreboard_input(context: Mapping[str, Any]) -> dict[str, Any]:
         return fields
     models["start"] = _merged(context, "merge")
     models["evolved"] = _merged(context, "merge_best")
-    fields["of"] = {"evolved": _origin(context)}
+    if origin := _origin(context):
+        fields["of"] = {"evolved": origin}
     if "weight" in searched(recipe):
         fields["uniform"] = {"recipe": recipe}
     return fields
 
 
 def _origin(context: Mapping[str, Any]) -> str:
-    """What the best of the search is: a candidate of it, or a baseline that no candidate has beaten."""
+    """Which baseline the best of the search is, where no candidate has beaten it; else nothing."""
     metrics = _last_tell(context)["metrics"]
-    name = str(metrics.get("best_name", "the search's best"))
-    return name if metrics.get("best_kind", "search") == "search" else f"a baseline: {name}"
+    if metrics.get("best_kind", "search") == "search":
+        return ""
+    return f"a baseline, not the search's: {metrics['best_name']}"
 
 
 def _named(paths: list[str]) -> list[tuple[str, str]]:
