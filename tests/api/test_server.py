@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -112,3 +113,24 @@ def test_a_job_survives_the_servers_death_and_a_stopping_server_answers_its_poll
         for answer in (poll, watch):
             with suppress(httpx.HTTPError):  # where it had not been taken in yet
                 assert answer.result(30).status_code == 200
+
+
+def test_behind_airflows_own_middleware_strangers_cost_little(server: Server) -> None:
+    """Before the body is read they are refused, with a session's cookie too; who says nothing is cut off."""
+    silent = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    answer = httpx.post(
+        f"{server.url}/auth/token", json={"username": "alice", "password": "alice"}, timeout=40
+    )
+    cookie = f"Cookie: _token={answer.json()['access_token']}\r\nOrigin: https://evil.example\r\n"
+    for header, status in (("", 401), (cookie, 403)):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+            request = f"POST /emep/api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n{header}"
+            request += "Content-Type: application/json\r\nContent-Length: 8000000\r\n\r\n"
+            connection.sendall(request.encode())
+            said = b""
+            while piece := connection.recv(10_000):  # to the end: the server closes the connection
+                said += piece
+            assert said.startswith(f"HTTP/1.1 {status} ".encode()), said[:300]
+            assert b"application/problem+json" in said
+    with silent:
+        assert silent.recv(100) == b"", "half open for longer than headers may take"
