@@ -33,3 +33,22 @@ async def test_the_lease_of_an_image_without_a_supervisor_is_renewed_while_its_p
     assert isinstance(await task, TaskSuccessEvent)
     # Longer than a lease lasts.
     assert bench.job(job_id).requeues == 0
+
+
+async def test_a_supervisor_that_ends_between_its_result_and_its_report_has_completed(bench, inbox):
+    job_id = bench.submit()
+    result = """{"status": "done", "exit_code": 0, "epoch": '$EMEP_LEASE_EPOCH', "metrics": {"n": 7}}"""
+    plan = bench.plan(f"echo '{result}' > $EMEP_TERMINATION_LOG; exit 137", supervised=True)
+    event = await event_of(bench.trigger(job_id, plan, return_field="metrics.n"))
+    assert isinstance(event, TaskSuccessEvent)
+    assert inbox.value() == 7
+    job = bench.job(job_id)
+    assert (job.state.value, job.requeues, job.epoch, job.exit_code) == ("completed", 0, 1, 0)
+
+
+async def test_a_pod_s_supervisor_is_given_the_policy_s_lease_times(bench, inbox):
+    job_id = bench.submit()
+    times = "heartbeat $EMEP_HEARTBEAT_SECONDS silence $EMEP_MAX_SILENCE_SECONDS end $EMEP_COMPLETE_SECONDS"
+    plan = bench.plan(f"""echo {times}; echo 1 > /airflow/xcom/return.json""", result_as_message=True)
+    assert isinstance(await event_of(bench.trigger(job_id, plan)), TaskSuccessEvent)
+    assert bench.log(bench.job(job_id)) == "heartbeat 2 silence 600 end 600\n"
