@@ -101,7 +101,9 @@ def loop(tmp_path_factory):
     dags.mkdir()
     for file in (ROOT / "dags" / "emep_gpu_health.py", ROOT / "tests" / "loop" / "dags" / "loop_dags.py"):
         shutil.copy(file, dags)
-    (folder / "policy.yaml").write_text(POLICY)
+    # Engines tell the tests what they do in files of the tests' own.
+    roots = f"roots: {{read: ['{folder}'], write: ['{folder}']}}\n"
+    (folder / "policy.yaml").write_text(POLICY + roots)
     setup = Setup(
         models=False,
         ready_dag="loop_many",

@@ -82,11 +82,11 @@ def test_a_task_s_process_that_is_killed_beside_its_job_costs_a_try_and_no_step(
 
 def test_each_line_of_a_job_s_log_is_shown_once_when_its_triggerer_is_killed(loop):
     work = loop.trigger(steps=60, step_seconds=0.5)
-    loop.wait(lambda: len(work.said("step")) >= 20 and "steps 10/60" in work.run.log("job"))
+    loop.wait(lambda: work.run.log("job").count("steps ") >= 5)
     loop.airflow.kill("triggerer")
     loop.airflow.start("triggerer")
     assert work.run.ended() == "success", work.run.states()
     shown = [line for line in work.run.log("job").splitlines() if line.startswith("steps ")]
-    assert len(shown) > 20
+    assert len(shown) > 10
     assert len(shown) == len(set(shown)), sorted(line for line in set(shown) if shown.count(line) > 1)
     assert shown[-1] == "steps 60/60"
