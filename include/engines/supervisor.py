@@ -31,7 +31,7 @@ from engines.supervisor_result import (
     result_path,
     write_result,
 )
-from engines.supervisor_scratch import Scratch
+from engines.supervisor_scratch import Scratch, hide_from_own_user
 from engines.supervisor_spec import check_spec
 
 GRACE_SECONDS = 120.0
@@ -50,6 +50,8 @@ class _Stopping:
 
 def supervise(spec_path: Path, environment: Mapping[str, str] | None = None) -> int:
     """Run a SPEC to its end; returns the exit code. Never raises for what the engine or the input does."""
+    if os.environ.get("EMEP_RUN_AS"):
+        hide_from_own_user()
     return _Supervisor(spec_path, environment or current_environment()).run()
 
 

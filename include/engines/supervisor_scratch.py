@@ -1,8 +1,11 @@
-"""The folder for temporary files of one confined run: made by its supervisor, and removed by it."""
+"""What a supervisor does for its run to be alone: a folder for temporary files, and no view into itself."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
+
+_PR_SET_DUMPABLE = 4
 
 
 class Scratch:
@@ -29,3 +32,8 @@ class Scratch:
             import shutil
 
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def hide_from_own_user() -> None:
+    """Keep other processes of the same user from this one's environment (the lease's token) and memory."""
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -1,7 +1,7 @@
 """Landlock: a process gives up what it may not open, for itself and its children, for good (Linux 5.13).
 
 The kernel judges the file that is opened, not its name, so a link that is made between a check and an opening
-changes nothing. Only what the file system's rights are about is given up; sockets, signals and devices' own
+changes nothing. From Linux 6.12 on, signals to other jobs are given up too. The network and devices' own
 commands stay.
 """
 
@@ -20,6 +20,8 @@ EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _REMOVE_DIR, _REMOVE_FILE, _MAKE_CHAR, _MAKE_DIR, _MAKE_REG = 1 << 4, 1 << 5, 1 << 6, 1 << 7, 1 << 8
 _MAKE_SOCK, _MAKE_FIFO, _MAKE_BLOCK, _MAKE_SYM, _REFER, _TRUNCATE = (1 << bit for bit in range(9, 15))
 _SINCE_FIRST = (1 << 13) - 1
+_SCOPED = 1 << 0 | 1 << 1
+"""No abstract sockets of, and no signals to, processes outside."""
 READ = READ_FILE | READ_DIR
 SYSTEM = READ | EXECUTE
 WRITE = (
@@ -31,7 +33,11 @@ _OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | _TRUNCATE
 
 
 class _Ruleset(ctypes.Structure):
-    _fields_ = (("handled_access_fs", ctypes.c_uint64),)
+    _fields_ = (
+        ("handled_access_fs", ctypes.c_uint64),
+        ("handled_access_net", ctypes.c_uint64),
+        ("scoped", ctypes.c_uint64),
+    )
 
 
 class _Beneath(ctypes.Structure):
@@ -68,10 +74,10 @@ def restrict(allowed: Iterable[tuple[Path, int]]) -> None:
     known = version()
     handled |= _REFER if known >= 2 else 0
     handled |= _TRUNCATE if known >= 3 else 0
-    rules = _Ruleset(handled)
-    ruleset = _call(
-        _CREATE_RULESET, ctypes.byref(rules), ctypes.c_size_t(ctypes.sizeof(rules)), ctypes.c_uint32(0)
-    )
+    rules = _Ruleset(handled, 0, _SCOPED if known >= 6 else 0)
+    # An older kernel knows the first field alone.
+    size = ctypes.sizeof(rules) if known >= 6 else 8
+    ruleset = _call(_CREATE_RULESET, ctypes.byref(rules), ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
         for path, rights in allowed:
             _allow(ruleset, path, rights & handled)

@@ -10,16 +10,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from emep.agent.process import ProcessIdentity
 from emep.api.schemas import StartOrder
 
+if TYPE_CHECKING:
+    from emep.agent.run_as import RunAs
+
+MAX_RESULT_BYTES = 64 * 1024**2
+"""Of a Result that is read at all."""
 Key = tuple[str, int]
 """(allocation id, epoch): the one thing that is never run twice."""
 
@@ -56,6 +62,19 @@ def read_json(path: Path) -> Any:
         return None
 
 
+def read_foreign_json(path: Path) -> Any:
+    """``read_json`` for a file that another user may have put there: a plain file, no link and no pipe."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
+            data = file.read(MAX_RESULT_BYTES + 1)
+        return json.loads(data) if len(data) <= MAX_RESULT_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """The files of one run."""
@@ -63,14 +82,20 @@ class RunFolder:
     path: Path
 
     @property
+    def work(self) -> Path:
+        """What the engine's user may write: a folder of its own where that is not the agent's user."""
+        inner = self.path / "work"
+        return inner if inner.is_dir() else self.path
+
+    @property
     def spec(self) -> Path:
         """The engine's input."""
-        return self.path / "SPEC.json"
+        return self.work / "SPEC.json"
 
     @property
     def result(self) -> Path:
         """Where the supervisor writes the Result."""
-        return self.path / "result.json"
+        return self.work / "result.json"
 
     @property
     def log(self) -> Path:
@@ -100,7 +125,7 @@ class RunFolder:
 
     def result_document(self) -> dict[str, Any] | None:
         """The Result, or None."""
-        document = read_json(self.result)
+        document = read_foreign_json(self.result)
         return document if isinstance(document, dict) else None
 
     def shipped(self) -> int:
@@ -133,9 +158,13 @@ def _identity(path: Path) -> ProcessIdentity | None:
 class RunFolders:
     """The folder of run folders below the agent's state folder."""
 
-    def __init__(self, state_dir: Path) -> None:
-        self.root = state_dir / "runs"
+    def __init__(self, state_dir: Path, run_as: RunAs | None = None) -> None:
+        self.root, self._run_as = state_dir / "runs", run_as
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Another user passes through to its own folder, and can list nothing on the way.
+        self._mode = 0o700 if run_as is None else 0o711
+        for folder in (state_dir, self.root):
+            folder.chmod(self._mode)
 
     def create(self, order: StartOrder) -> RunFolder | None:
         """A folder for an order, with ``order.json`` and ``SPEC.json``; None if this run was taken before.
@@ -144,13 +173,20 @@ class RunFolders:
         """
         path = self.root / f"{quote(order.allocation_id, safe='')}.{order.epoch}"
         try:
-            path.mkdir(mode=0o700)
+            path.mkdir(mode=self._mode)
         except FileExistsError:
             return None
         folder = RunFolder(path)
         try:
+            if self._run_as is not None:
+                path.chmod(self._mode)
+                (path / "work").mkdir(mode=0o700)
             write_atomically(folder.spec, json.dumps(order.spec, indent=1))
             write_atomically(path / "order.json", order.model_dump_json())
+            os.close(os.open(folder.log, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            if self._run_as is not None:
+                self._run_as.own(folder.spec)
+                self._run_as.own(folder.work)
         except OSError:
             shutil.rmtree(path, ignore_errors=True)
             raise

@@ -26,6 +26,8 @@ def run_agent(settings: AgentSettings) -> int:
     """
     _check_platform()
     lock = _lock_state_dir(settings.state_dir)
+    if settings.run_as is not None:
+        settings.run_as.check_reach(settings.state_dir)
     try:
         telemetry = open_telemetry(
             settings.name,
@@ -38,7 +40,9 @@ def run_agent(settings: AgentSettings) -> int:
     except TelemetryError as error:
         raise AgentStartError(str(error)) from error
     try:
-        asyncio.run(_serve(settings, Agent(settings, telemetry, RunFolders(settings.state_dir))))
+        asyncio.run(
+            _serve(settings, Agent(settings, telemetry, RunFolders(settings.state_dir, settings.run_as)))
+        )
     finally:
         telemetry.close()
         lock.close()

@@ -40,6 +40,8 @@ class Launch:
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
+    run_as: str | None = None
+    """The user to start it as, as the wrapper takes it; None: the agent's own."""
 
 
 class Run:
@@ -108,14 +110,15 @@ class Run:
         return None
 
     def _start_wrapper(self, launch: Launch, ready: int) -> subprocess.Popen[bytes]:
-        wrapper = [sys.executable, "-I", "-S", str(_WRAPPER), str(self.folder.path), str(ready), "--"]
+        wrapper = [sys.executable, "-I", "-S", str(_WRAPPER), str(self.folder.path), str(ready)]
+        wrapper += ["--as", launch.run_as, "--"] if launch.run_as else ["--"]
         with self.folder.log.open("ab") as output:
             return subprocess.Popen(
                 [*wrapper, *launch.command, "run", str(self.folder.spec)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                cwd=self.folder.path,
+                cwd=self.folder.work,
                 env=dict(launch.environment),
                 start_new_session=True,
                 pass_fds=(ready,),

@@ -169,7 +169,21 @@ class Agent:
             devices=self._telemetry.device_environment([gpu.index for gpu in order.gpus]),
             passed=self._settings.pass_environment,
         )
-        launch = Launch(self._settings.engine_command, environment)
+        if self._settings.require_landlock:
+            environment["EMEP_REQUIRE_LANDLOCK"] = "1"
+        run_as = self._settings.run_as
+        if run_as is not None:
+            environment |= run_as.environment()
+            try:
+                run_as.prepare(environment)
+            except OSError as error:
+                problem = (
+                    f"its folder {error.filename} cannot be made for user {run_as.name}: {error.strerror}"
+                )
+                log.error("%s: %s", key[0], problem)
+                self._keep(run, asyncio.create_task(run.refuse(problem)))
+                return True
+        launch = Launch(self._settings.engine_command, environment, run_as.words if run_as else None)
         self._keep(run, asyncio.create_task(run.start(launch)))
         return True
 

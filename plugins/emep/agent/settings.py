@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from emep.agent import capacity
 from emep.client.config import normal_urls
+
+if TYPE_CHECKING:
+    from emep.agent.run_as import RunAs
 
 
 class AgentStartError(Exception):
@@ -53,6 +57,10 @@ class AgentSettings:
     minutes after which a supervisor gives up by itself."""
     connect_patience: float = 15.0
     """How long an API that is not there is waited for at the start."""
+    run_as: RunAs | None = None
+    """Whom engines are started as; None: as the agent itself."""
+    require_landlock: bool = False
+    """Start nothing where the kernel does not keep a job to its own files."""
     report_only: bool = False
     """Describe the node and report its health, start nothing: Kubernetes starts the work here."""
 
@@ -104,20 +112,11 @@ def api_base(url: str) -> str:
     return normal_urls(url)[0]
 
 
-def node_cpus() -> float:
-    """CPUs that this process may use: its affinity, and the control group's quota where there is one."""
-    count = float(len(os.sched_getaffinity(0)))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return count if quota == "max" else min(count, int(quota) / int(period))
-    except (OSError, ValueError):
-        return count
+def node_cpus(*, report_only: bool = False) -> float:
+    """CPUs to offer: the machine's where the agent only reports, else what it may use itself."""
+    return capacity.machine_cpus() if report_only else capacity.own_cpus()
 
 
-def node_memory() -> int:
-    """Bytes of memory: the machine's, or the control group's limit where that is lower."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):
-        return total
+def node_memory(*, report_only: bool = False) -> int:
+    """Bytes of memory to offer: the machine's where the agent only reports, else its own limit."""
+    return capacity.machine_memory() if report_only else capacity.own_memory()

@@ -1,6 +1,7 @@
 """What stands between the agent and an engine's supervisor: a script of its own, standard library only.
 
-``python -I -S wrapper.py RUN_DIR READY_FD -- COMMAND...`` is started in a new session. It claims the run (so
+``python -I -S wrapper.py RUN_DIR READY_FD [--as UID:GID:GROUPS] -- COMMAND...`` is started in a
+new session. It claims the run (so
 that the same run cannot be started twice, whoever tries), starts the command, and writes down how it ended,
 because an agent that was killed in between cannot ask the kernel. It also adopts what the command leaves
 behind and ends it, so that a run that is over uses no GPU any more.
@@ -101,7 +102,28 @@ def spawn(command: list[str]) -> int:
     return os.posix_spawnp(command[0], command, os.environ, file_actions=[nothing], setsigdef=own)
 
 
-def run(run_dir: str, ready: int, command: list[str]) -> int:
+def spawn_as(command: list[str], words: str) -> int:
+    """``spawn`` as another user, with no way back; ``words``: UID:GID:GROUP,GROUP."""
+    user, group, groups = words.split(":")
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.setgroups([int(one) for one in groups.split(",") if one])
+        os.setresgid(int(group), int(group), int(group))
+        os.setresuid(int(user), int(user), int(user))
+        os.umask(0o022)
+        os.execvpe(command[0], command, os.environ)  # noqa: S606 - the words are a list
+    except OSError as error:
+        sys.stderr.write(f"emep agent: {command[0]} cannot be started as user {user}: {error.strerror}\n")
+        sys.stderr.flush()
+    os._exit(127)
+
+
+def run(run_dir: str, ready: int, command: list[str], words: str | None = None) -> int:
     """Claim, start, wait, write down. Returns the exit status (128 + signal where one ended the command)."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.set_inheritable(ready, False)
@@ -111,7 +133,7 @@ def run(run_dir: str, ready: int, command: list[str]) -> int:
     if not claim(run_dir):
         return ALREADY_CLAIMED
     try:
-        child = spawn(command)
+        child = spawn(command) if words is None else spawn_as(command, words)
     except OSError as error:
         sys.stderr.write(f"emep agent: {command[0]} cannot be started: {error.strerror}\n")
         write(os.path.join(run_dir, "exit.json"), ended(127))
@@ -134,6 +156,7 @@ def run(run_dir: str, ready: int, command: list[str]) -> int:
 
 if __name__ == "__main__":
     separator = sys.argv.index("--")
-    status = run(sys.argv[1], int(sys.argv[2]), sys.argv[separator + 1 :])
+    words = sys.argv[4] if sys.argv[3] == "--as" else None
+    status = run(sys.argv[1], int(sys.argv[2]), sys.argv[separator + 1 :], words)
     sys.stderr.flush()
     os._exit(status)

@@ -29,6 +29,7 @@ examples:
   emep agent                               the GPUs that the drivers find
   emep agent --simulate 8 --group-size 4   eight GPUs that are not there, in two NVLink groups
   emep agent --simulate 0 --cpu 16         CPU jobs only
+  emep agent --run-as emep-engine          engines as another user (the agent runs as root)
   emep agent --report-only --name NODE     a node of a Kubernetes cluster (docs/operate.md)
 """
 KUBERNETES_LABEL = {"emep/runtime": "kubernetes"}
@@ -83,6 +84,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="variable that engines get, too; may be repeated",
     )
     work.add_argument(
+        "--run-as",
+        metavar="USER[:GROUP]",
+        help="start engines as this user; the agent itself runs as root (docs/operate.md)",
+    )
+    work.add_argument(
+        "--require-landlock",
+        action="store_true",
+        help="run nothing where the kernel (Landlock) does not keep a job to its own files",
+    )
+    work.add_argument(
         "--report-only",
         action="store_true",
         help="report the node and start nothing: its work is pods (--name is the node's in Kubernetes)",
@@ -123,6 +134,7 @@ def run(args: argparse.Namespace) -> int:
 def read_settings(args: argparse.Namespace) -> AgentSettings:
     """The agent's settings from the command line and the environment. Raises AgentStartError."""
     from emep.agent import settings as agent
+    from emep.agent.run_as import RunAs
     from emep.client.config import DEFAULT_URL
     from emep.units import parse_duration, parse_memory
 
@@ -163,8 +175,14 @@ def read_settings(args: argparse.Namespace) -> AgentSettings:
         block=args.block,
         labels=_labels(args.label) | (KUBERNETES_LABEL if args.report_only else {}),
         bandwidth_gbps=args.bandwidth,
-        cpu=args.cpu if args.cpu is not None else agent.node_cpus(),
-        memory=int(checked("--memory", parse_memory, args.memory)) if args.memory else agent.node_memory(),
+        cpu=args.cpu if args.cpu is not None else agent.node_cpus(report_only=args.report_only),
+        memory=(
+            int(checked("--memory", parse_memory, args.memory))
+            if args.memory
+            else agent.node_memory(report_only=args.report_only)
+        ),
+        run_as=RunAs.parse(args.run_as) if args.run_as else None,
+        require_landlock=args.require_landlock,
         engine_command=agent.engine_command(args.engine_command),
         pass_environment=tuple(args.pass_env),
         stop_grace=checked("--stop-grace", parse_duration, args.stop_grace),
