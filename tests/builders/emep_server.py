@@ -27,7 +27,12 @@ TICK = "EMEP_SERVER_TICK_SECONDS"
 """How often to look at time-outs: tests wait for them, so more often than by default."""
 POLICY_FILE = "EMEP_SERVER_POLICY_FILE"
 """A policy other than the default with a short grace."""
-USERS = {"admin": "admin-password", "viewer": "viewer-password"}
+USERS = {
+    "admin": "admin-password",
+    "viewer": "viewer-password",
+    "alice": "alice-password",
+    "bob": "bob-password",
+}
 
 
 def serve(folder: Path, port: int) -> None:
@@ -37,7 +42,7 @@ def serve(folder: Path, port: int) -> None:
         {
             "AIRFLOW_HOME": str(folder),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer,alice:user,bob:user",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(folder / "passwords.json"),
             "AIRFLOW__API_AUTH__JWT_SECRET": "a secret of this test server only",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db",

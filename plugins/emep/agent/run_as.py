@@ -82,7 +82,7 @@ class RunAs:
             bit = 0o100 if found.st_uid == self.uid else 0o010 if found.st_gid in self.groups else 0o001
             if not found.st_mode & bit:
                 raise AgentStartError(
-                    f"--run-as: {self.name} cannot reach the state folder {folder}, because {parent} is closed "
+                    f"--run-as: {self.name} cannot reach the state folder {folder}: {parent} is closed "
                     "to it; name another folder with --state-dir, such as /var/lib/emep-agent",
                     usage=True,
                 )
@@ -107,6 +107,11 @@ class RunAs:
             root = _local(uri)
             if root is not None and inner:
                 self._make_beneath(root, inner)
+                with suppress(FileNotFoundError):
+                    if (
+                        inner == "."
+                    ):  # the tracker's file, where the agent was started without --run-as before
+                        self.own(root / "events.jsonl")
 
     def _make_beneath(self, root: Path, inner: str) -> None:
         root.mkdir(parents=True, exist_ok=True)
