@@ -24,7 +24,7 @@ from emep.api.guarded import GuardedRoute
 
 from .test_auth import filled
 
-SPEC = {"engine": "merge", "input": {}, "output_uri": "file:///tmp/out"}
+SPEC = {"engine": "merge", "input": {}, "output_uri": "out"}
 BASE = "/emep/api/v1"
 
 

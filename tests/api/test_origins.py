@@ -10,7 +10,7 @@ from emep.api import origins
 
 from .conftest import Api
 
-SPEC = {"engine": "merge", "input": {}, "output_uri": "file:///tmp/out"}
+SPEC = {"engine": "merge", "input": {}, "output_uri": "out"}
 HOST = "testserver"
 
 
