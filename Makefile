@@ -6,7 +6,7 @@ UV     := $(BIN)/uv
 STAMP  := $(VENV)/.installed
 ARGS   ?=
 # Most tests wait for processes, so there are more workers than cores. 0: one process runs them all, in order.
-WORKERS ?= 4
+WORKERS ?= 3
 QUICK  := $(addprefix tests/,client dagkit ledger policy scheduling test_parallel.py test_repository.py) \
 	$(wildcard tests/proof/test_scenario_*.py)
 # Byte code is kept: it halves the time in which Airflow and torch start.
