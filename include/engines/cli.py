@@ -81,7 +81,11 @@ def _add_merge(commands: Any) -> None:
     merge.add_argument(
         "--dry-run", action="store_true", help="check everything and print the plan; write nothing"
     )
-    merge.add_argument("--force", action="store_true", help="replace OUT_DIR where it exists")
+    merge.add_argument(
+        "--force",
+        action="store_true",
+        help="replace OUT_DIR where a merge wrote it; never an input, a link, or files of yours",
+    )
     merge.add_argument(
         "--strict", action="store_true", help="refuse inputs with tensors that the donor lacks"
     )

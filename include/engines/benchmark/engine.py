@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from engines.artifacts import combine_digests
+from engines.artifacts.claims import claim_outputs
 from engines.benchmark.rows import Row, read_of, read_rows
 from engines.benchmark.scoreboard import main_metric, scoreboard, table
 from engines.contract import BadInputError, Context, Outcome
@@ -14,14 +15,21 @@ from engines.evaluation.models import model_digest, tokenizer_digest
 from engines.evaluation.prompting import FIELDS, Prompting
 from engines.evaluation.run import Evaluation, evaluate
 from engines.evaluation.scoring import NonFiniteScore, Preparer
-from engines.evaluation.settings import BACKEND_FIELDS, backend_options, check_fields, optional_count, texts
+from engines.evaluation.settings import (
+    BACKEND_FIELDS,
+    backend_options,
+    check_fields,
+    check_truth,
+    optional_count,
+    texts,
+)
 from engines.evaluation.tasks import Task, load_tasks
 from engines.inference.backend import BackendOptions
 
 if TYPE_CHECKING:
     from engines.inference.causal import CausalBackend
 
-OPTIONAL = ("models", "recipes", "uniform", "of", "limit", "save_every", *BACKEND_FIELDS, *FIELDS)
+OPTIONAL = ("force", "models", "recipes", "uniform", "of", "limit", "save_every", *BACKEND_FIELDS, *FIELDS)
 
 
 def run(context: Context) -> Outcome:
@@ -35,6 +43,14 @@ def run(context: Context) -> Outcome:
     rows, tasks = read_rows(given), load_tasks(texts(given, "tasks"))
     read_of(given, rows)
     Prompting.of(given).check(tasks)
+    claim_outputs(
+        context.artifacts,
+        "benchmark",
+        {"rows": [row.identity() for row in rows]},
+        ("scoreboard.json", "scoreboard.txt"),
+        of=f"the models {', '.join(row.name for row in rows)}",
+        force=check_truth(given, "force"),
+    )
     work = _Benchmark(context, tasks)
     work.models(rows)
     work.recipes(rows)

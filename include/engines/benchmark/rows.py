@@ -28,6 +28,14 @@ class Row:
     group: str | None = None
     """Of a group's rows only the best is shown, under the group's name."""
 
+    def identity(self) -> dict[str, Any]:
+        """What tells this line from another benchmark's, as JSON values."""
+        return {
+            "name": self.name,
+            "folder": None if self.folder is None else str(self.folder),
+            "recipe": None if self.recipe is None else dict(self.recipe),
+        }
+
 
 def read_rows(given: Mapping[str, Any]) -> list[Row]:
     """Rows in the order in which they are shown: models, the uniform averages, recipes.

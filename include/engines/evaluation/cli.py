@@ -20,6 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("evaluation"), help="folder to write (default: evaluation)"
     )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="replace the results of another model in --out; never what no evaluation wrote",
+    )
     parser.add_argument("--limit", type=int, help="use the first LIMIT items of each task")
     parser.add_argument(
         "--batch-size", type=int, default=64, help="sequences in one forward pass (default: 64)"
@@ -58,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         "backend": arguments.backend,
         "bos": arguments.bos,
     }
-    for name in ("num_fewshot", "apply_chat_template"):
+    for name in ("force", "num_fewshot", "apply_chat_template"):
         if getattr(arguments, name):
             given[name] = getattr(arguments, name)
     for name in ("limit", "baseline", "margin"):

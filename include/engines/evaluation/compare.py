@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from engines.artifacts import uri_to_path
+from engines.artifacts.claims import claim_outputs
 from engines.contract import BadInputError, Context, Outcome
 from engines.evaluation.metrics import mean_and_error
 from engines.evaluation.results import read_samples
-from engines.evaluation.settings import check_fields, fraction, text
+from engines.evaluation.settings import check_fields, check_truth, fraction, text
 from engines.evaluation.tasks import Task
 
 Z = 1.96
@@ -38,11 +39,20 @@ def run(context: Context) -> Outcome:
     Raises BadInputError where they cannot be compared.
     """
     given = context.spec.input
-    check_fields("compare", given, ("candidate", "baseline"), ("margin",))
+    check_fields("compare", given, ("candidate", "baseline"), ("force", "margin"))
     candidate, baseline = load_results(text(given, "candidate")), load_results(text(given, "baseline"))
     found = compare_documents(candidate, baseline, margin=fraction(given, "margin", 0.0))
     for warning in found["warnings"]:
         context.say(f"warning: {warning}")
+    pair = {"candidate": candidate.uri, "baseline": baseline.uri}
+    claim_outputs(
+        context.artifacts,
+        "compare",
+        pair,
+        ("comparison.json",),
+        of=f"{candidate.uri} against {baseline.uri}",
+        force=check_truth(given, "force"),
+    )
     output = context.artifacts.put_json("comparison.json", found)
     return Outcome(outputs={"comparison": output}, metrics=found)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.artifacts import uri_to_path
+from engines.artifacts.claims import claim_outputs
 from engines.contract import BadInputError, Context, Outcome, Output
 from engines.evaluation import prompting
 from engines.evaluation.book import ScoreBook
@@ -19,6 +20,7 @@ from engines.evaluation.settings import (
     BACKEND_FIELDS,
     backend_options,
     check_fields,
+    check_truth,
     fraction,
     optional_count,
     text,
@@ -26,7 +28,7 @@ from engines.evaluation.settings import (
 )
 from engines.evaluation.tasks import load_tasks
 
-OPTIONAL = ("limit", "baseline", "margin", "save_every", *BACKEND_FIELDS, *prompting.FIELDS)
+OPTIONAL = ("force", "limit", "baseline", "margin", "save_every", *BACKEND_FIELDS, *prompting.FIELDS)
 
 
 def run(context: Context) -> Outcome:
@@ -52,6 +54,14 @@ def run(context: Context) -> Outcome:
     elif given.get("margin") is not None:
         raise BadInputError("input.margin: it is for a comparison; give a baseline too", field="input.margin")
     weights = model_digest(folder)
+    before = claim_outputs(
+        context.artifacts,
+        "evaluate",
+        {"weights": weights},
+        ("results.json", "samples"),
+        of=f"model {folder}",
+        force=check_truth(given, "force"),
+    )
     started = time.monotonic()
     from engines.inference.opening import open_backend
 
@@ -71,7 +81,7 @@ def run(context: Context) -> Outcome:
     document = results_document(
         done, model=str(folder), limit=limit, seconds=time.monotonic() - started, seed=context.spec.seed
     )
-    outputs = write_outputs(context, done, document)
+    outputs = write_outputs(context, done, document, replaces=before is not None)
     metrics: dict[str, Any] = {**done.metrics(), "warnings": done.warnings()}
     if baseline is not None:
         candidate = load_results(outputs["results"].uri)
@@ -88,9 +98,16 @@ def run(context: Context) -> Outcome:
     )
 
 
-def write_outputs(context: Context, done: Evaluation, document: dict[str, Any]) -> dict[str, Output]:
-    """Samples first, the results last: results that exist are complete."""
-    context.artifacts.delete("samples")  # of an earlier run with other tasks
+def write_outputs(
+    context: Context, done: Evaluation, document: dict[str, Any], *, replaces: bool
+) -> dict[str, Output]:
+    """Samples first, the results last: results that exist are complete.
+
+    ``replaces``: what stands there is an evaluation's, of other tasks perhaps.
+    """
+    if replaces:
+        context.artifacts.delete("results.json")
+        context.artifacts.delete("samples")
     for entry in done.tasks:
         context.artifacts.put_bytes(f"samples/{entry.task.name}.jsonl", b"".join(sample_lines(entry)))
     folder = Path(context.artifacts.get("samples"))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.artifacts import path_to_uri
-from engines.contract import ExitCode, Preempted, Spec
+from engines.contract import EngineError, ExitCode, Preempted, Spec
 from engines.merge.output import OutputFolder
 from engines.merge.plan import make_plan, open_models
 from engines.merge.planned import MergePlan
@@ -43,7 +43,7 @@ def merge_command(
     if dry_run:
         sys.stdout.write(describe(plan, device, chunked=chunked))
         return int(ExitCode.DONE)
-    OutputFolder(target, "").check(force=bool(options.get("force")))
+    OutputFolder(target, "").check(plan.input_paths(), plan.output_bytes, force=bool(options.get("force")))
     return _merge(recipe_text, target, seed, device, chunked, options)
 
 
@@ -57,6 +57,7 @@ def _merge(
     fields = {"recipe": config, "output_name": target.name, **options}
     spec = Spec("merge", fields, path_to_uri(target.parent), device=device, chunked=chunked, seed=seed)
     told: list[int] = []
+    checkpoints: Path | None = None
     progress = Progress(sys.stdout)
     handlers = {
         name: signal.signal(name, lambda number, frame: told.append(number))
@@ -69,15 +70,22 @@ def _merge(
             lambda: bool(told),
             lambda what, done, total: progress.show(0, 1, {"what": what, "done": done, "total": total}),
         )
+        checkpoints = context.checkpoints.folder
         outcome = merge_to_folder(context, MergeInput.parse(fields), target)
     except Preempted as error:
         sys.stderr.write(f"emep-engine: stopped {error}; the same command goes on from there\n")
+        checkpoints = None
         return int(ExitCode.PREEMPTED)
+    except EngineError as error:
+        if error.code in {"busy", "stale_epoch"}:
+            checkpoints = None  # they are another process's
+        raise
     finally:
         progress.close()
         for name, handler in handlers.items():
             signal.signal(name, handler)
-    shutil.rmtree(context.checkpoints.folder, ignore_errors=True)
+        if checkpoints is not None:
+            shutil.rmtree(checkpoints, ignore_errors=True)
     model = outcome.outputs["model"]
     sys.stdout.write(f"{target} ({model.bytes / 1e6:,.1f} MB, sha256 {model.sha256})\n")
     return int(ExitCode.DONE)

@@ -3,6 +3,7 @@
 # ruff: noqa: TID253 - computes with torch; loaded only to merge
 from __future__ import annotations
 
+import errno
 import hashlib
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from engines.artifacts import combine_digests, path_to_uri, uri_to_path
+from engines.artifacts.target import disk_full
 from engines.checkpoint import CheckpointStore, checkpoint_seconds, spec_digest
 from engines.contract import BadInputError, Context, EngineError, Outcome, Output, Preempted
 from engines.merge.digests import BackgroundDigests
@@ -83,7 +85,7 @@ def merge_to_folder(context: Context, settings: MergeInput, target: Path, *, ado
     if adopt and not settings.force and (found := adopt_output(output, plan, context.spec.seed)):
         context.checkpoints.clear()
         return found
-    output.check(force=settings.force)
+    output.check(plan.input_paths(), plan.output_bytes, force=settings.force)
     engine = TensorEngine(context.spec.device, chunked=context.spec.chunked)
     context.checkpoints.claim()
     with output.locked():
@@ -96,6 +98,15 @@ def merge_to_folder(context: Context, settings: MergeInput, target: Path, *, ado
                 output.discard()
                 context.checkpoints.clear()
             raise
+        except OSError as error:
+            # Nothing half stays where the disk is full or gone; a checkpoint could not be trusted either.
+            output.discard()
+            context.checkpoints.clear()
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise disk_full(target, "the merge filled the disk") from None
+            raise EngineError(
+                f"{target} cannot be written: {error.strerror or error}", code="storage", file=str(target)
+            ) from None
     context.checkpoints.clear()
     return outcome
 

@@ -7,13 +7,14 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from engines.artifacts import canonical_json, digest_file
 from engines.artifacts.folder import fsync_folder, rename_folder
+from engines.artifacts.target import check_only_written, check_parent, check_space, check_target
 from engines.contract import BadInputError, EngineError
 from engines.merge.vocabulary import TOKENIZER_FILES
 from engines.tensor.layout import ModelLayout, read_json_object
@@ -45,18 +46,42 @@ class OutputFolder:
         self.target = target
         self.partial = target.with_name(f".{target.name}.{digest[:16]}.partial")
 
-    def check(self, *, force: bool) -> None:
-        """Refuse a target that exists, or a parent that is no folder. Raises BadInputError."""
-        if self.target.exists() and not force:
+    def check(self, inputs: Iterable[Path], size: int, *, force: bool) -> None:
+        """Refuse, before any tensor is read, a target that cannot be written or must not be replaced.
+
+        ``inputs``: folders and files that the merge reads; ``size``: bytes that it writes. ``force`` replaces
+        a folder that a merge wrote and that holds nothing else. Raises BadInputError, and EngineError where
+        the disk has no room.
+        """
+        check_target(self.target, inputs)
+        if os.path.lexists(self.target):
+            if not force:
+                raise BadInputError(
+                    f"{self.target} exists already; choose another name or overwrite it with --force",
+                    code="output_exists",
+                    file=str(self.target),
+                    field="output",
+                )
+            self._check_replaceable()
+        check_parent(self.target)
+        done = sum(entry.stat().st_size for entry in self.partial.glob("*")) if self.partial.is_dir() else 0
+        check_space(self.target, max(0, size - done))
+
+    def _check_replaceable(self) -> None:
+        """Only what a merge wrote is replaced: its manifest says so. Raises BadInputError."""
+        if not any(self.target.iterdir()):
+            return
+        manifest = self.manifest()
+        written = manifest.get("outputs") if manifest else None
+        if not isinstance(written, dict):
             raise BadInputError(
-                f"{self.target} exists already; choose another name or overwrite it with --force",
-                code="output_exists",
+                f"{self.target} was not written by a merge ({MANIFEST} is not there); --force replaces only "
+                "what a merge wrote. Choose another name",
+                code="output_refused",
                 file=str(self.target),
                 field="output",
             )
-        parent = next(folder for folder in self.target.parents if folder.exists())
-        if not parent.is_dir() or not os.access(parent, os.W_OK):
-            raise BadInputError(f"cannot write to {parent}", file=str(parent), field="output")
+        check_only_written(self.target, [*written, MANIFEST], "the merge")
 
     def manifest(self) -> dict[str, Any] | None:
         """The manifest of a complete target, None where there is none."""
@@ -120,10 +145,22 @@ class OutputFolder:
                 os.fsync(file.fileno())
         (self.partial / _LOCK).unlink()
         fsync_folder(self.partial)
-        if force and self.target.exists():
-            old = self.target.with_name(f".{self.target.name}.{uuid.uuid4().hex[:8]}.old")
-            self.target.rename(old)
-            rename_folder(self.partial, self.target)
-            shutil.rmtree(old) if old.is_dir() else old.unlink()
+        if force and os.path.lexists(self.target):
+            self._replace()
         else:
             rename_folder(self.partial, self.target)
+
+    def _replace(self) -> None:
+        """Take the target's name; what it holds is looked at once more, for much may happen in a merge."""
+        check_target(self.target, ())
+        self._check_replaceable()
+        old = self.target.with_name(f".{self.target.name}.{uuid.uuid4().hex[:8]}.old")
+        self.target.rename(old)
+        try:
+            rename_folder(self.partial, self.target)
+        except BaseException:
+            old.rename(self.target)
+            raise
+        for entry in old.iterdir():
+            entry.unlink()
+        old.rmdir()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from engines.artifacts import uri_to_path
 from engines.merge.recipe_data import Recipe
 from engines.merge.references import ModelRef
 from engines.tensor.dtypes import DType
@@ -73,6 +75,13 @@ class MergePlan:
     cast: DType | None
     """The recipe's ``dtype``, which inputs are rounded to."""
     warnings: tuple[str, ...] = ()
+
+    def input_paths(self) -> list[Path]:
+        """Every folder and file that the merge reads, links followed: none of them may be its output."""
+        found: list[Path] = [] if self.recipe.file is None else [uri_to_path(self.recipe.file)]
+        for layout in (*self.models.values(), self.donor, self.tokenizer):
+            found += [layout.folder, *(path.resolve() for path in layout.files)]
+        return found
 
     @property
     def output_bytes(self) -> int:

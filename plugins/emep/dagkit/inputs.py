@@ -46,6 +46,10 @@ def _built(function: Callable[..., Any]) -> Callable[..., Built]:
     return factory
 
 
+_OVER_OWN = {"force": True}
+"""A cleared task may evaluate another model than before, and its folder is the run's own."""
+
+
 def run_folder(context: Mapping[str, Any]) -> str:
     """URI of the folder that holds everything of this DAG run."""
     run = context["dag_run"]
@@ -109,7 +113,8 @@ def start_merge_input(context: Mapping[str, Any]) -> dict[str, Any]:
 def evaluate_input(context: Mapping[str, Any]) -> dict[str, Any]:
     """evaluate: the run's model."""
     params, root = context["params"], data_root()
-    return {"model": absolute(params["model"], root), **_tasks(params, root), **_optional(params, root)}
+    model = absolute(params["model"], root)
+    return {"model": model, **_OVER_OWN, **_tasks(params, root), **_optional(params, root)}
 
 
 def _tasks(params: Mapping[str, Any], root: str | None) -> dict[str, Any]:
@@ -214,7 +219,7 @@ def evolved_evaluate_input(context: Mapping[str, Any]) -> dict[str, Any]:
     """evaluate of the evolved merge (of the only one, where nothing is searched) on the report's tasks."""
     params, root = context["params"], data_root()
     model = _merged(context, "merge" if nothing_to_search(params) else "merge_best")
-    return {"model": model, **_tasks(params, root), **_optional(params, root)}
+    return {"model": model, **_OVER_OWN, **_tasks(params, root), **_optional(params, root)}
 
 
 def _merged(context: Mapping[str, Any], task_id: str) -> str:
@@ -230,7 +235,7 @@ def scoreboard_input(context: Mapping[str, Any]) -> dict[str, Any]:
     models = {name: path for name, path in _named(model_paths(recipe))}
     if params.get("model"):
         models["compared"] = absolute(params["model"], root)
-    fields: dict[str, Any] = {"models": models, **_tasks(params, root), **_scoring(params)}
+    fields: dict[str, Any] = {"models": models, **_OVER_OWN, **_tasks(params, root), **_scoring(params)}
     if not searched(recipe):
         models["merged"] = _merged(context, "merge")
         return fields
