@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.builders.demo_models import small_models_folder
+from tests.builders.demo_models import copy_small_models, small_models_folder
 from tests.builders.ports import reserve_port
 
 from emep.client import Call
@@ -41,6 +41,8 @@ class Setup:
     agents: tuple[str, ...] = ("node-a", "node-b")
     agent_flags: tuple[str, ...] = DEMO_AGENT
     agent_environment: Mapping[str, str] = field(default_factory=dict)
+    started_again_after: str = ""
+    """A scheduler whose log ends with this word is started again, as a service manager would."""
 
 
 class RealAirflow:
@@ -83,11 +85,20 @@ class RealAirflow:
         """Wait for a condition while all processes live, looking every ``pause`` seconds; its value."""
         until = time.monotonic() + seconds
         while not (value := condition()):
+            self._tend()
             if not self.down:
                 self.stack.processes.check(("migrate", "models"))
             assert time.monotonic() < until, "waited too long"
             time.sleep(pause)
         return value
+
+    def _tend(self) -> None:
+        """Start a scheduler again that ended in the way that the setup expects."""
+        word, ended = self.setup.started_again_after, self.stack.processes.ended("scheduler")
+        if not word or ended is None or "scheduler" in self.down:
+            return
+        if word in ended.log.read_text(errors="replace")[-2000:]:
+            self.stack.start_component("scheduler")
 
     # ---- processes that are killed and started again ---------------------------------------------------
 
@@ -269,7 +280,7 @@ def real_airflow(folder: Path, setup: Setup | None = None) -> Iterator[RealAirfl
             stack.wait_until_ready(api, setup.ready_dag, len(setup.agents))
             if setup.models:
                 stack.finished("models")
-                shutil.copytree(small_models_folder(), home.models, dirs_exist_ok=True)
+                copy_small_models(home.models)
             yield running
         finally:
             api.close()

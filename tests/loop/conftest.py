@@ -116,6 +116,8 @@ def loop(tmp_path_factory):
             *("--simulate", "4", "--group-size", "4", "--cpu", "64", "--memory", "512Gi"),
             *("--report-every", "2s"),
         ),
+        # Airflow's scheduler ends where a run is deleted in the moment in which it looks at it.
+        started_again_after="ObjectDeletedError",
         agent_environment={"PYTHONPATH": os.pathsep.join([str(SITE), os.environ.get("PYTHONPATH", "")])},
     )
     with real_airflow(folder, setup) as airflow:

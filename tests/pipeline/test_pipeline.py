@@ -30,11 +30,11 @@ def pipeline(airflow):
 
 
 @pytest.fixture(scope="module")
-def bad_runs(airflow, pipeline, tmp_path_factory):
+def bad_runs(airflow, pipeline):
     """Runs that can never work, all at once; none of them is waited for twice."""
     from safetensors.torch import load_file, save_file
 
-    folder = tmp_path_factory.mktemp("models")
+    folder = airflow.models / "broken"  # below what a job may read
     torn = copy_model(airflow.models / "expert-upright", folder / "torn")
     next(iter(torn.glob("*.safetensors"))).unlink()
     cut = copy_model(airflow.models / "expert-upright", folder / "cut")
@@ -221,10 +221,10 @@ def test_clearing_a_generation_goes_on_from_it(airflow, pipeline):
     assert pipeline.tasks()["generation_0.tell"]["try_number"] == 1
 
 
-def long_evaluation(airflow, folder: Path) -> dict[str, object]:
+def long_evaluation(airflow) -> dict[str, object]:
     """An evaluation that takes minutes: the report's items many times over."""
     items = [json.loads(line) for line in (airflow.models / REPORT[0]).read_text().splitlines()]
-    path = folder / "long.jsonl"
+    path = airflow.models / "tasks" / "long.jsonl"
     with path.open("w") as file:
         for copy in range(200):
             for item in items:
@@ -232,9 +232,9 @@ def long_evaluation(airflow, folder: Path) -> dict[str, object]:
     return {"model": "base", "tasks": [str(path)], "gpu_count": 2}
 
 
-def test_ending_a_deferred_task_by_hand_releases_its_gpus(airflow, pipeline, tmp_path):
+def test_ending_a_deferred_task_by_hand_releases_its_gpus(airflow, pipeline):
     pipeline.ended()
-    run = airflow.trigger("emep_evaluate", **long_evaluation(airflow, tmp_path))
+    run = airflow.trigger("emep_evaluate", **long_evaluation(airflow))
     airflow.wait(lambda: run.states().get("evaluate") == "deferred")
     airflow.wait(lambda: len(airflow.held_gpus()) == 2)
     (job,) = [job for job in run.jobs() if job["gpu_count"] == 2]
