@@ -93,6 +93,13 @@ def _add_merge(commands: Any) -> None:
         "--allow-nonfinite", action="store_true", help="merge inputs that hold NaN or infinity"
     )
     merge.add_argument(
+        "--allow-mismatch",
+        action="append",
+        default=[],
+        metavar="FIELD",
+        help="merge models whose configs differ in FIELD (such as rope_theta); the donor's value is kept",
+    )
+    merge.add_argument(
         "--shard-size",
         type=_size,
         default=5_000_000_000,
@@ -131,6 +138,7 @@ def _merge(parsed: argparse.Namespace) -> int:
         dry_run=parsed.dry_run,
         options={
             "force": parsed.force,
+            "allow_mismatch": parsed.allow_mismatch,
             "strict": parsed.strict,
             "allow_nonfinite": parsed.allow_nonfinite,
             "shard_bytes": parsed.shard_size,

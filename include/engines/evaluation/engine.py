@@ -27,6 +27,7 @@ from engines.evaluation.settings import (
     texts,
 )
 from engines.evaluation.tasks import load_tasks
+from engines.tensor.layout import read_layout
 
 OPTIONAL = ("force", "limit", "baseline", "margin", "save_every", *BACKEND_FIELDS, *prompting.FIELDS)
 
@@ -82,7 +83,8 @@ def run(context: Context) -> Outcome:
         done, model=str(folder), limit=limit, seconds=time.monotonic() - started, seed=context.spec.seed
     )
     outputs = write_outputs(context, done, document, replaces=before is not None)
-    metrics: dict[str, Any] = {**done.metrics(), "warnings": done.warnings()}
+    notes = read_layout(folder).notes
+    metrics: dict[str, Any] = {**done.metrics(), "warnings": [*notes, *done.warnings()]}
     if baseline is not None:
         candidate = load_results(outputs["results"].uri)
         metrics["comparison"] = compare_documents(candidate, baseline, margin=margin)

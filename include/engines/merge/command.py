@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ from engines.contract import EngineError, ExitCode, Preempted, Spec
 from engines.merge.output import OutputFolder
 from engines.merge.plan import make_plan, open_models
 from engines.merge.planned import MergePlan
-from engines.merge.recipe import parse_recipe
+from engines.merge.recipe import load_recipe, parse_recipe
 from engines.supervisor_progress import Progress
 
 
 def merge_command(
     *,
-    config: str,
+    config: str | Mapping[str, Any],
     out: Path,
     seed: int,
     device: str,
@@ -34,9 +34,10 @@ def merge_command(
 
     SIGTERM and Ctrl-C checkpoint and end with exit code 75; the same command again goes on from there.
     """
-    recipe_text = config
+    options = dict(options)
+    config = _allowing(config, options.pop("allow_mismatch", ()))
     target = Path(os.path.abspath(out))  # resolve() would follow links, absolute() keeps '..'
-    recipe = parse_recipe(recipe_text)
+    recipe = parse_recipe(config)
     plan = make_plan(recipe, open_models(recipe), strict=bool(options.get("strict")))
     for warning in plan.warnings:
         sys.stderr.write(f"emep-engine: warning: {warning}\n")
@@ -44,11 +45,25 @@ def merge_command(
         sys.stdout.write(describe(plan, device, chunked=chunked))
         return int(ExitCode.DONE)
     OutputFolder(target, "").check(plan.input_paths(), plan.output_bytes, force=bool(options.get("force")))
-    return _merge(recipe_text, target, seed, device, chunked, options)
+    return _merge(config, target, seed, device, chunked, options)
+
+
+def _allowing(config: str | Mapping[str, Any], fields: Sequence[str]) -> str | Mapping[str, Any]:
+    """The recipe with more differences allowed than it says itself."""
+    if not fields:
+        return config
+    recipe, _ = load_recipe(config)
+    own = recipe.get("allow_mismatch") or []
+    return recipe | {"allow_mismatch": [*([own] if isinstance(own, str) else own), *fields]}
 
 
 def _merge(
-    config: str, target: Path, seed: int, device: str, chunked: bool, options: Mapping[str, Any]
+    config: str | Mapping[str, Any],
+    target: Path,
+    seed: int,
+    device: str,
+    chunked: bool,
+    options: Mapping[str, Any],
 ) -> int:
     warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
     # Only now: a recipe that cannot work is refused before torch is loaded.

@@ -144,9 +144,10 @@ def _describe(layout: ModelLayout) -> dict[str, Any]:
 
 
 def _doubts(layout: ModelLayout) -> list[str]:
+    found = list(layout.notes)
     if vocabulary_file(layout.folder) is None:
-        return [f"{layout.folder} has no tokenizer file; it can be merged, but not evaluated"]
-    return []
+        found.append(f"{layout.folder} has no tokenizer file; it can be merged, but not evaluated")
+    return found
 
 
 def _check_evaluation(given: _Input) -> None:

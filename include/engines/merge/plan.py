@@ -26,6 +26,7 @@ from typing import Any
 from engines.contract import BadInputError
 from engines.merge.architecture import ModelView, architecture, belongs_to_first, split_name
 from engines.merge.groups import Group, layer_groups
+from engines.merge.likeness import check_alike, check_not_quantised
 from engines.merge.methods import Base, Parameter, Scope
 from engines.merge.methods.task_vectors import ZERO_WEIGHT
 from engines.merge.output_config import output_config
@@ -248,7 +249,9 @@ class _Planner:
     def _check_architectures(self) -> None:
         mine = self.donor.layout
         for view in self.views.values():
+            check_not_quantised(view.layout)
             view.check_layers()
+            self.warnings += view.layout.notes
         for layout in self.models.values():
             if architecture(layout.config) != architecture(mine.config):
                 raise BadInputError(
@@ -258,6 +261,8 @@ class _Planner:
                     file=str(layout.folder / "config.json"),
                     field="architectures",
                 )
+            allowed, same_depth = self.recipe.allow_mismatch, not self.recipe.slices
+            self.warnings += check_alike(mine, layout, allowed, same_depth=same_depth)
 
     def _tokenizer(self) -> ModelLayout:
         folders = [self.donor.layout.folder]

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from engines.merge.likeness import FIELDS
 from engines.merge.methods import METHODS, NOT_YET, Base, Kind, Method, Parameter, Scope
 from engines.merge.numbers import as_number, as_truth, as_whole, no_number
 from engines.merge.recipe_data import InputModel, Parameters, Recipe, Slice, Source
@@ -42,6 +43,7 @@ __all__ = [
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 TOP_KEYS = (
     "merge_method",
+    "allow_mismatch",
     "models",
     "slices",
     "modules",
@@ -87,6 +89,7 @@ class _Parser:
             out_dtype=self._dtype(data, "out_dtype"),
             tokenizer_source=self._tokenizer_source(data),
             chat_template=data.get("chat_template"),
+            allow_mismatch=self._allowed(data.get("allow_mismatch")),
             file=self.file,
         )
         self._check_inputs(recipe)
@@ -111,6 +114,15 @@ class _Parser:
             raise wrong("tokenizer", "is not supported yet; use tokenizer_source: base or a model", self.file)
         if data.get("chat_template") is not None:
             raise wrong("chat_template", "is not supported yet; the donor's template is copied", self.file)
+
+    def _allowed(self, value: Any) -> tuple[str, ...]:
+        names = [value] if isinstance(value, str) else [] if value is None else value
+        if not isinstance(names, list | tuple):
+            raise wrong("allow_mismatch", f"{value!r} must be a list of a config's fields", self.file)
+        for index, name in enumerate(names):
+            if name not in FIELDS:
+                raise unknown_value("field of a config", name, FIELDS, f"allow_mismatch[{index}]", self.file)
+        return tuple(dict.fromkeys(names))
 
     def _list(self, value: Any, where: str) -> list[tuple[Any, str]]:
         if value is None:

@@ -53,6 +53,8 @@ class Recipe:
     out_dtype: str | None = None
     tokenizer_source: str | ModelRef | None = None
     chat_template: str | None = None
+    allow_mismatch: tuple[str, ...] = ()
+    """Fields of the configs in which the models may differ (``likeness.FIELDS``)."""
     file: str | None = None
     """Where it was read from, for messages."""
 
@@ -85,6 +87,8 @@ class Recipe:
             value = getattr(self, name)
             if value is not None:
                 plain[name] = str(value)
+        if self.allow_mismatch:
+            plain["allow_mismatch"] = sorted(self.allow_mismatch)
         return plain
 
     def digest(self) -> str:

@@ -49,6 +49,8 @@ class ModelLayout:
     config: dict[str, Any]
     tensors: dict[str, TensorInfo]
     files: tuple[Path, ...]
+    notes: tuple[str, ...] = ()
+    """What a person should know about what was read, in sentences."""
 
     @property
     def nbytes(self) -> int:
@@ -70,12 +72,15 @@ def read_layout(folder: Path) -> ModelLayout:
     if not folder.is_dir():
         raise BadInputError(f"there is no model folder {folder}", file=str(folder), field="model")
     config = read_json_object(folder / "config.json", "every model folder needs its config")
-    index = folder / INDEX
-    tensors = _sharded(folder, index) if index.exists() else read_header(_single_file(folder))
+    index, single = folder / INDEX, folder / SINGLE
+    # The same choice as transformers makes, so that what is evaluated is what is merged.
+    is_sharded = index.exists() and not single.exists()
+    tensors = _sharded(folder, index) if is_sharded else read_header(_single_file(folder))
+    notes = (f"{folder} has both {SINGLE} and {INDEX}: {SINGLE} is read",) if index.exists() else ()
     if not tensors:
         raise BadInputError(f"{folder} holds no tensors", file=str(folder), field="model")
     files = tuple(sorted({info.file for info in tensors.values()}))
-    return ModelLayout(folder, config, tensors, files)
+    return ModelLayout(folder, config, tensors, files, () if is_sharded else notes)
 
 
 def read_json_object(path: Path, why: str) -> dict[str, Any]:
