@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -32,7 +35,7 @@ def test_a_mapping_is_taken_as_it_is_and_not_changed():
 def test_a_file_is_read_below_the_data_folder(tmp_path):
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     assert read_recipe("recipe.yaml", str(tmp_path))["merge_method"] == "task_arithmetic"
-    assert read_recipe((tmp_path / "recipe.yaml").as_uri(), None)["dtype"] == "float32"
+    assert read_recipe((tmp_path / "recipe.yaml").as_uri(), str(tmp_path))["dtype"] == "float32"
 
 
 def test_without_a_data_folder_paths_stay_as_they_are():
@@ -98,3 +101,50 @@ def test_a_search_without_a_range_is_refused():
 def test_a_misspelt_marker_is_left_for_the_engine_to_refuse():
     recipe = {"parameters": {"weight": {"search": [0, 1], "strat": 0.3}}}
     assert at_start(recipe) == recipe
+
+
+SECRET = "s3cret-of-airflow"
+
+
+@pytest.mark.parametrize("text", [f'{{"admin": "{SECRET}"}}', f"password: {SECRET}", f"{SECRET}: [", SECRET])
+@pytest.mark.parametrize("name", ["{root}/../passwords", "../passwords", "{root}/link", "link", "{root}/own"])
+def test_a_file_that_is_no_recipe_comes_back_by_its_name_alone(tmp_path: Path, text: str, name: str) -> None:
+    """It is read on Airflow's worker, and what is read stands in the job's SPEC for all to see."""
+    root = tmp_path / "data"
+    root.mkdir()
+    (tmp_path / "passwords").write_text(text)
+    (root / "own").write_text(text)
+    (root / "link").symlink_to(tmp_path / "passwords")
+    with pytest.raises(AirflowFailException) as refused:
+        read_recipe(name.format(root=root), str(root))
+    assert SECRET not in str(refused.value)
+    assert name.rpartition("/")[2] in str(refused.value)
+
+
+def test_a_recipe_outside_of_what_jobs_may_read_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "recipe.yaml").write_text("merge_method: linear")
+    with pytest.raises(AirflowFailException, match="lies outside of what jobs of this run may read"):
+        read_recipe(str(tmp_path / "recipe.yaml"), str(tmp_path / "data"))
+
+
+def test_a_pipe_is_no_recipe_and_holds_nothing_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(AirflowFailException, match="it is no file"):
+        read_recipe("pipe", str(tmp_path))
+
+
+def test_a_recipe_of_the_projects_runs_and_of_the_policys_roots_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, artifacts = tmp_path / "shared", tmp_path / "artifacts"
+    own = artifacts / "projects" / "team" / "runs" / "d" / "r"
+    (tmp_path / "policy.yaml").write_text(f"roots: {{read: [{shared}]}}")
+    monkeypatch.setenv("AIRFLOW__EMEP__POLICY_FILE", str(tmp_path / "policy.yaml"))
+    monkeypatch.setenv("AIRFLOW__EMEP__ARTIFACT_URI", artifacts.as_uri())
+    for folder in (shared, own):
+        folder.mkdir(parents=True)
+        (folder / "best.yaml").write_text("merge_method: linear")
+        assert read_recipe(str(folder / "best.yaml"), None, "team") == {"merge_method": "linear"}
+    with pytest.raises(AirflowFailException, match="lies outside"):
+        read_recipe(str(own / "best.yaml"), None, "rivals")

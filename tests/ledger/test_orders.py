@@ -17,7 +17,7 @@ def test_a_start_order_says_everything_the_agent_needs(bench: Bench) -> None:
     environment = order.environment
     assert environment["EMEP_ALLOCATION_ID"] == order.allocation_id
     assert environment["EMEP_LEASE_EPOCH"] == "1"
-    assert environment["EMEP_CHECKPOINT_URI"].startswith("file:///tmp/checkpoints/dag-run-task-")
+    assert environment["EMEP_CHECKPOINT_URI"].startswith("file:///tmp/checkpoints/")
     assert environment["TRACEPARENT"].startswith(f"00-{'a' * 32}-")
     assert order.lease_token.startswith("emep-lease.")
     lease = bench.policy.lease

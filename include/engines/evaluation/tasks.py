@@ -169,6 +169,11 @@ class _Line:
         return Item(str(ident), skill, self._text(data, "prompt"), choices, self._answer(data, choices))
 
     def _check_keys(self, data: Mapping[str, Any]) -> None:
+        if "text" not in data and "prompt" not in data:
+            # Some other file was named: nothing of it is repeated.
+            raise self.wrong(
+                "item", "is no item of a task: one has 'prompt', 'choices' and 'answer', or 'text'"
+            )
         known = _TEXT if "text" in data else _CHOICE
         for key in data:
             if key not in known:

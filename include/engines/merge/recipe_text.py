@@ -26,6 +26,8 @@ def load_recipe(recipe: Mapping[str, Any] | str) -> tuple[dict[str, Any], str | 
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not UTF-8 text"
             raise BadInputError(f"cannot read the recipe {file}: {reason}", file=file) from error
+        if "merge_method" not in text:
+            raise _no_recipe(file)
     try:
         document = read_yaml(text)
     except TooDeep:
@@ -37,4 +39,12 @@ def load_recipe(recipe: Mapping[str, Any] | str) -> tuple[dict[str, Any], str | 
         found = type(document).__name__
         message = f"{file or 'recipe'}: must be one mapping with 'merge_method', found {found}"
         raise BadInputError(message, file=file, field="recipe")
+    if file is not None and "merge_method" not in document:
+        raise _no_recipe(file)
     return document, file
+
+
+def _no_recipe(file: str) -> BadInputError:
+    """Some other file was named: nothing of what it holds is repeated."""
+    message = f"{file} is no recipe: a recipe is a mapping with 'merge_method'"
+    return BadInputError(message, file=file, field="recipe")

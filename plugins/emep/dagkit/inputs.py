@@ -57,6 +57,11 @@ def run_folder(context: Mapping[str, Any]) -> str:
     return f"{artifact_uri()}/{layout.run_folder(project, run.dag_id, run.run_id)}"
 
 
+def _recipe(params: Mapping[str, Any], root: str | None) -> dict[str, Any]:
+    """The run's recipe, from a file that a job of its project could read as well."""
+    return read_recipe(params["recipe"], root, str(params.get("project") or "default"))
+
+
 @_built
 def output_uri(context: Mapping[str, Any], *, name: str) -> str:
     """URI below the run's folder."""
@@ -69,7 +74,7 @@ def check_input(context: Mapping[str, Any], *, search: bool = False) -> dict[str
     params, root = context["params"], data_root()
     fields: dict[str, Any] = {}
     if params.get("recipe"):
-        fields["recipe"] = recipe = read_recipe(params["recipe"], root)
+        fields["recipe"] = recipe = _recipe(params, root)
         if search and not searched(recipe):
             raise AirflowFailException(
                 "recipe: nothing to search; write a parameter as a range, such as "
@@ -94,7 +99,7 @@ def merge_input(context: Mapping[str, Any]) -> dict[str, Any]:
     """merge: the run's recipe, searched parameters at their start."""
     params = context["params"]
     return {
-        "recipe": at_start(read_recipe(params["recipe"], data_root())),
+        "recipe": at_start(_recipe(params, data_root())),
         "output_name": params["output_name"],
     }
 
@@ -103,7 +108,7 @@ def merge_input(context: Mapping[str, Any]) -> dict[str, Any]:
 def start_merge_input(context: Mapping[str, Any]) -> dict[str, Any]:
     """merge in the pipeline: the recipe before the search, beside which the evolved one is shown; where there
     is nothing to search, the recipe itself under the run's own name."""
-    recipe, name = read_recipe(context["params"]["recipe"], data_root()), "start"
+    recipe, name = _recipe(context["params"], data_root()), "start"
     if not searched(recipe):
         name = context["params"]["output_name"]
     return {"recipe": at_start(recipe), "output_name": name}
@@ -155,7 +160,7 @@ def ask_input(context: Mapping[str, Any], *, generation: int) -> dict[str, Any]:
     params, root = context["params"], data_root()
     fields: dict[str, Any] = {
         "run_uri": search_folder(context),
-        "recipe": read_recipe(params["recipe"], root),
+        "recipe": _recipe(params, root),
         "tasks": [absolute(name, root) for name in params["tasks"]],
         "generation": generation,
         "population": params["population"],
@@ -187,7 +192,7 @@ def generation_is_unused(number: int, params: Mapping[str, Any]) -> bool:
 
 def nothing_to_search(params: Mapping[str, Any]) -> bool:
     """Whether the run's recipe leaves nothing open. Raises AirflowFailException where it is no recipe."""
-    return not searched(read_recipe(params["recipe"], data_root()))
+    return not searched(_recipe(params, data_root()))
 
 
 def as_candidates(batch: list[int]) -> dict[str, Any]:
@@ -231,7 +236,7 @@ def scoreboard_input(context: Mapping[str, Any]) -> dict[str, Any]:
     """benchmark on the report's tasks: base, parents, uniform averages (merged in memory), the start and the
     evolved merge; where nothing is searched base, parents and the merge."""
     params, root = context["params"], data_root()
-    recipe = read_recipe(params["recipe"], root)
+    recipe = _recipe(params, root)
     models = {name: path for name, path in _named(model_paths(recipe))}
     if params.get("model"):
         models["compared"] = absolute(params["model"], root)

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from emep.dagkit.readable import UnreadableError, read_text
 from emep.dagkit.settings import absolute
 
 
-def read_recipe(value: Any, root: str | None) -> dict[str, Any]:
+def read_recipe(value: Any, root: str | None, project: str | None = None) -> dict[str, Any]:
     """The recipe as a mapping, with absolute model paths.
 
-    ``value`` is a mapping, YAML text, or the path or ``file://`` URI of a YAML file below ``root``.
-    Raises AirflowFailException with one sentence that names the recipe and the place.
+    ``value`` is a mapping, YAML text, or the path or ``file://`` URI of a YAML file that jobs of ``project``
+    may read. Raises AirflowFailException with one sentence that names the recipe and the place; of a file
+    that is no recipe it says no more than the name.
     """
     # Parsing a DAG imports nothing of the engines; reading a recipe does.
     from emep.yaml_text import TooDeep, YamlFault, is_yaml_text, read_yaml
@@ -29,11 +30,13 @@ def read_recipe(value: Any, root: str | None) -> dict[str, Any]:
     if isinstance(value, str) and not is_yaml_text(value):
         source = absolute(value.strip(), root)
         try:
-            value = Path(source).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            named = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
-            reason = getattr(error, "strerror", None) or named
-            raise AirflowFailException(f"recipe: {source} cannot be read: {reason}.") from None
+            value = read_text(source, root, project)
+        except UnreadableError as error:
+            raise AirflowFailException(f"recipe: {source} {error}.") from None
+        if "merge_method" not in value:
+            raise AirflowFailException(
+                f"recipe: {source} is no recipe: a recipe is a mapping that begins with merge_method."
+            )
     if isinstance(value, str):
         try:
             value = read_yaml(value)
@@ -42,6 +45,10 @@ def read_recipe(value: Any, root: str | None) -> dict[str, Any]:
         except YamlFault as error:
             place = f" line {error.line}" if error.line is not None else ""
             raise AirflowFailException(f"{source}{place}: this is not YAML: {error.problem}.") from None
+    if source != "recipe" and isinstance(value, Mapping) and "merge_method" not in value:
+        raise AirflowFailException(
+            f"recipe: {source} is no recipe: a recipe is a mapping that begins with merge_method."
+        )
     if not isinstance(value, Mapping):
         raise AirflowFailException(
             f"{source}: a recipe is a mapping that begins with merge_method, not {type(value).__name__}."
