@@ -169,7 +169,7 @@ class _Line:
         return Item(str(ident), skill, self._text(data, "prompt"), choices, self._answer(data, choices))
 
     def _check_keys(self, data: Mapping[str, Any]) -> None:
-        if "text" not in data and "prompt" not in data:
+        if not {"text", "prompt"} & set(data) and set(data) - set(_CHOICE):
             # Some other file was named: nothing of it is repeated.
             raise self.wrong(
                 "item", "is no item of a task: one has 'prompt', 'choices' and 'answer', or 'text'"

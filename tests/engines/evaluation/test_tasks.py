@@ -119,3 +119,15 @@ def test_items_in_two_splits_are_found_whatever_their_ids(tmp_path: Path) -> Non
     )
     assert shared_items([search], [report]) == [items[3]["id"]]
     assert shared_items([search], [load_task(str(write_items(tmp_path / "o.jsonl", items[4:])))]) == []
+
+
+@pytest.mark.parametrize(
+    "text", ['{"password": "s3cret"}', '{"id": 1, "s3cret": 2}', "s3cret", "[s3cret", '"s3cret"']
+)
+def test_a_file_that_is_no_task_comes_back_by_its_name_alone(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "passwords.jsonl"
+    file.write_text(text)
+    with pytest.raises(BadInputError) as refused:
+        load_task(str(file))
+    assert "passwords.jsonl" in refused.value.message
+    assert "s3cret" not in f"{refused.value.message} {refused.value.field}"
