@@ -25,6 +25,7 @@ from emep.demo.airflow_api import DemoApi
 from emep.demo.home import DemoHome, project_root
 from emep.demo.processes import Processes
 from emep.demo.stack import Stack
+from emep.layout import folder_of
 
 ENDED = ("success", "failed")
 DEMO_AGENT = ("--simulate", "4", "--group-size", "4")
@@ -252,7 +253,11 @@ class Run:
     @property
     def folder(self) -> Path:
         """Where its artifacts go."""
-        return self.airflow.stack.home.artifacts / "runs" / self.dag_id / self.run_id
+        root, inner = (
+            self.airflow.stack.home.artifacts,
+            f"runs/{folder_of(self.dag_id)}/{folder_of(self.run_id)}",
+        )
+        return next(iter(root.glob(f"projects/*/{inner}")), root / "projects" / "default" / inner)
 
 
 @contextmanager
