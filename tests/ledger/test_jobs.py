@@ -241,3 +241,18 @@ def test_events_are_numbered_without_gaps_in_the_order_of_their_commits(bench: B
     with bench.database.read() as session:
         ids = list(session.scalars(select(Event.id).order_by(Event.id)))
     assert ids == list(range(1, len(ids) + 1))
+
+
+def test_jobs_that_have_ended_are_listed_in_the_order_of_their_ends(bench: Bench) -> None:
+    bench.node()
+    jobs = [bench.submit().id for _ in range(4)]
+    for number in (2, 0, 3, 1):
+        bench.clock.advance(1)
+        bench.ledger.cancel(jobs[number], actor="alice")
+    ends = {JobState.CANCELLED, JobState.COMPLETED}
+    expected = [jobs[number] for number in (1, 3, 0, 2)]
+    first = bench.ledger.jobs(states=ends, limit=3)
+    assert [job.id for job in first.items] == expected[:3]
+    rest = bench.ledger.jobs(states=ends, limit=3, after=first.next)
+    assert ([job.id for job in rest.items], rest.next) == (expected[3:], None)
+    assert [job.id for job in bench.ledger.jobs().items] == sorted(jobs, reverse=True)

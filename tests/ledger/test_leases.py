@@ -9,9 +9,8 @@ from tests.builders.ledger import Bench
 
 from emep.api.schemas import Completion, Heartbeat, JobState, JobView
 from emep.exceptions import ConflictError, ForbiddenError, StaleEpochError
-from emep.ledger.job_rows import KUBERNETES, RUNTIME_LABEL
 
-LABELS = {RUNTIME_LABEL: KUBERNETES}
+LABELS = {"emep/runtime": "kubernetes"}
 
 
 def granted(bench: Bench, **fields) -> tuple[JobView, str]:

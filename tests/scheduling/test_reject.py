@@ -10,7 +10,7 @@ from tests.builders.scheduling import GIB, a_job, a_node, a_pool, a_snapshot, ru
 from emep.policy import parse_policy
 from emep.scheduling.cluster.index import ClusterIndex
 from emep.scheduling.intake import validate_job
-from emep.scheduling.model import GpuState, RejectCode
+from emep.scheduling.model import GpuState, LabelTerm, RejectCode
 from emep.scheduling.plan import plan
 
 POLICY = parse_policy(
@@ -169,3 +169,33 @@ def test_what_runs_does_not_matter_for_a_verdict() -> None:
     busy = [running(a_job("r").gpus(4), "n:0-3")]
     decided = plan(a_snapshot([a_pool(4)], [a_job("x").gpus(4)], busy), POLICY, 0.0)
     assert not decided.rejections
+
+
+@pytest.mark.parametrize(
+    ("affinity", "anti_affinity", "message"),
+    [
+        (
+            (LabelTerm("emep/runtime", "kubernetes"),),
+            (),
+            "runtime: no node of pool default runs pods (runtime: kubernetes)",
+        ),
+        (
+            (LabelTerm("zone", "9"), LabelTerm("emep/runtime", "kubernetes")),
+            (),
+            "runtime: no node of pool default runs pods (runtime: kubernetes) and has labels zone=9",
+        ),
+        (
+            (LabelTerm("zone", "9"),),
+            (LabelTerm("emep/runtime", "kubernetes"),),
+            "runtime: no node of pool default has an agent that starts jobs (runtime: agent) and has labels "
+            "zone=9",
+        ),
+    ],
+)
+def test_what_a_runtime_asks_of_nodes_is_told_in_words(
+    affinity: tuple[LabelTerm, ...], anti_affinity: tuple[LabelTerm, ...], message: str
+) -> None:
+    job = a_job("j").having(affinity=affinity, anti_affinity=anti_affinity).build()
+    reject = validate_job(job, NODES, POLICY)
+    assert reject is not None
+    assert (reject.code, reject.field, reject.message) == (RejectCode.LABELS, "runtime", message)

@@ -125,3 +125,12 @@ def test_long_replays_tell_how_far_they_are_in_plain_lines(
     assert [line.split(",")[0] for line in lines] == [
         "default policy: 1000 of 2500 jobs ended", "default policy: 2000 of 2500 jobs ended",
     ]  # fmt: skip
+
+
+def test_the_table_counts_jobs_that_did_not_complete(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "hard.csv").write_text("job_id,submit_time,duration,gpu_count\na,0,10,1\nb,0,10,999\n")
+    assert run(files, jobs="hard.csv") == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["...", "completed", "1"] in shown
+    assert ["...", "rejected", "1"] in shown
+    assert "<th>... rejected</th><td>1</td>" in (files / "out" / "report.html").read_text()

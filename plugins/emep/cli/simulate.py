@@ -20,7 +20,7 @@ from emep.simulation.failures import Failure, read_failures
 from emep.simulation.jobs import JobSpec, read_jobs
 from emep.simulation.outputs import check_folder, events_jsonl, jobs_csv, summary_json, write_folder
 from emep.simulation.replay import replay
-from emep.simulation.report import LABELS, Replay, render, show, show_ratio
+from emep.simulation.report import LABELS, Replay, jobs_by_state, render, show, show_ratio
 from emep.simulation.summary import FIGURES, compare, summarize
 from emep.simulation.swf import read_swf
 from emep.units import count_of, format_duration
@@ -181,4 +181,7 @@ def _table(replays: Sequence[Replay]) -> Table:
         if len(replays) > 1:
             cells.append(show_ratio(replays[0].summary, replays[1].summary, key))
         table.add_row(LABELS[key], *cells)
+        if key == "jobs":
+            for label, counts in jobs_by_state(replays):
+                table.add_row(label, *counts)
     return table

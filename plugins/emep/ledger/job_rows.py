@@ -124,8 +124,6 @@ def _job(columns: Sequence[Any], policy: Policy) -> model.Job:
     )
 
 
-RUNTIME_LABEL, KUBERNETES = "emep/runtime", "kubernetes"
-"""Of nodes whose work is started by Kubernetes: pods go there only, and what agents start never."""
 Where = tuple[str | None, str | None, tuple[model.LabelTerm, ...], tuple[model.LabelTerm, ...]]
 """What a job asks of the place: required and preferred level, affinity, anti-affinity."""
 
@@ -150,5 +148,5 @@ def _terms(labels: Mapping[str, str] | None, on_kubernetes: bool) -> tuple[model
     """The job's own terms, and the one that its runtime adds."""
     if not labels and not on_kubernetes:
         return ()
-    wanted = dict(labels or {}) | ({RUNTIME_LABEL: KUBERNETES} if on_kubernetes else {})
+    wanted = dict(labels or {}) | ({model.RUNTIME_LABEL: model.KUBERNETES} if on_kubernetes else {})
     return tuple(model.LabelTerm(key, value) for key, value in sorted(wanted.items()))

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from sqlalchemy import ColumnElement, true
 
-from emep.api.schemas import Changes, JobState, JobView, Page
+from emep.api.schemas import ENDED_STATES, Changes, JobState, JobView, Page
 from emep.exceptions import ConflictError
 from emep.ledger.database import Transaction
 from emep.ledger.ends import Ends
@@ -65,7 +65,11 @@ class Jobs(Submissions, Ends):
         after: str | None = None,
         limit: int = 100,
     ) -> Page:
-        """A page of jobs, newest first; a project's include those of the projects below it."""
+        """A page of jobs, newest first; a project's include those of the projects below it.
+
+        Where all ``states`` are ends, the job that ended last is the first.
+        """
+        by_end = bool(states) and ENDED_STATES.issuperset(states)
         where: list[ColumnElement[bool]] = [true()]
         if states:
             where.append(Job.state.in_([state.value for state in states]))
@@ -80,7 +84,7 @@ class Jobs(Submissions, Ends):
         if project is not None:
             where.append((Job.project == project) | Job.project.startswith(f"{project}/", autoescape=True))
         with self.database.read() as session:
-            total, rows = count_and_page(session, where, after, limit + 1)
+            total, rows = count_and_page(session, where, after, limit + 1, by_end=by_end)
             page = rows[:limit]
             cursor = page[-1].id if len(rows) > limit else None
             return Page(items=job_views(session, page), total=total, next=cursor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from emep.exceptions import NotFoundError
@@ -78,12 +78,24 @@ def jobs_by_id(session: Session, ids: Collection[str]) -> list[Job]:
 
 
 def count_and_page(
-    session: Session, where: Sequence[ColumnElement[bool]], after: str | None, limit: int
+    session: Session,
+    where: Sequence[ColumnElement[bool]],
+    after: str | None,
+    limit: int,
+    *,
+    by_end: bool = False,
 ) -> tuple[int, list[Job]]:
-    """How many jobs match, and a page of them, newest first, older than the cursor ``after`` (a job's id)."""
+    """How many jobs match, and a page of them, newest first, older than the cursor ``after`` (a job's id).
+
+    ``by_end``: the one that ended last is the first; only for jobs that have ended.
+    """
     total = session.scalar(select(func.count()).select_from(Job).where(*where)) or 0
-    query = select(Job).where(*where).order_by(Job.id.desc()).limit(limit)
-    if after:
+    order = (Job.ended_at.desc(), Job.id.desc()) if by_end else (Job.id.desc(),)
+    query = select(Job).where(*where).order_by(*order).limit(limit)
+    if after and by_end:
+        end = select(Job.ended_at).where(Job.id == after).scalar_subquery()
+        query = query.where(or_(Job.ended_at < end, and_(Job.ended_at == end, Job.id < after)))
+    elif after:
         query = query.where(Job.id < after)
     return total, list(session.scalars(query))
 

@@ -68,6 +68,11 @@ class Node:
     """False when the node itself is lost or drained: nothing new is placed on any of it."""
 
 
+RUNTIME_LABEL, KUBERNETES = "emep/runtime", "kubernetes"
+"""Of nodes whose work is started by Kubernetes: pods go there only, and what agents start never. A job's
+runtime adds the term; people never write it."""
+
+
 @dataclass(frozen=True, slots=True)
 class LabelTerm:
     """One affinity or anti-affinity term: node label ``key`` equals ``value``."""

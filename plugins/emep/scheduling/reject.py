@@ -11,7 +11,7 @@ from emep.policy.model import Policy
 from emep.scheduling.cluster.arrays import BoolArray, Filter, IntArray
 from emep.scheduling.cluster.hosts import HostRoom, capped
 from emep.scheduling.cluster.index import NO_GROUP, ClusterIndex
-from emep.scheduling.model import Job, RejectCode, Verdict
+from emep.scheduling.model import KUBERNETES, RUNTIME_LABEL, Job, RejectCode, Verdict
 from emep.scheduling.placement.feasibility import domains_at, fits
 from emep.scheduling.quota import Limit, limits_of
 from emep.scheduling.request import Request
@@ -70,8 +70,17 @@ def _of_labels(request: Request, index: ClusterIndex, pools: list[str]) -> Verdi
     wanted = (request.affinity, request.anti_affinity)
     if any(bool(index.eligible_nodes(pool, *wanted).any()) for pool in pools):
         return None
-    terms = [f"{key}={value}" for key, value in request.affinity]
-    terms += [f"not {key}={value}" for key, value in request.anti_affinity]
+    internal = (RUNTIME_LABEL, KUBERNETES)
+    terms = [f"{key}={value}" for key, value in request.affinity if (key, value) != internal]
+    terms += [f"not {key}={value}" for key, value in request.anti_affinity if (key, value) != internal]
+    starts = ""
+    if internal in request.affinity:
+        starts = "runs pods (runtime: kubernetes)"
+    elif internal in request.anti_affinity:
+        starts = "has an agent that starts jobs (runtime: agent)"
+    if starts:
+        labels = f" and has labels {', '.join(terms)}" if terms else ""
+        return RejectCode.LABELS, f"runtime: no node of {_pools(pools)} {starts}{labels}", "runtime"
     return (
         RejectCode.LABELS,
         f"affinity: no node of {_pools(pools)} has labels {', '.join(terms)}",

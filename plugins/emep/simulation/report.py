@@ -34,6 +34,7 @@ LABELS = {
     "work_lost_gpu_seconds": "Work lost (GPU-seconds)",
     "fairness_jain": "Fairness (Jain)",
 }
+STATES = ("completed", "failed", "rejected", "expired", "dead", "pending")
 _TIMES = frozenset({"makespan", "mean_wait", "p50_wait", "p95_wait", "max_wait", "mean_jct", "p95_jct"})
 
 
@@ -70,6 +71,13 @@ def render(nodes: Sequence[Node], replays: Sequence[Replay], title: str) -> str:
     return page.replace("{{title}}", escape(title)).replace("{{body}}", "\n".join(filter(None, sections)))
 
 
+def jobs_by_state(replays: Sequence[Replay]) -> list[tuple[str, list[str]]]:
+    """Label and counts of every way in which a job of any replay ended, or of what it still waits for."""
+    counts: list[Mapping[str, int]] = [replay.summary["states"] for replay in replays]
+    states = [state for state in STATES if any(count.get(state) for count in counts)]
+    return [(f"... {state}", [f"{count.get(state, 0):,}" for count in counts]) for state in states]
+
+
 def show(key: str, value: Any) -> str:
     """A figure as people read it; a dash where there is none."""
     if value is None:
@@ -97,9 +105,16 @@ def _figures(replays: Sequence[Replay]) -> str:
         if len(replays) > 1:
             cells += f"<td>{show_ratio(replays[0].summary, replays[1].summary, key)}</td>"
         rows.append(f"<tr><th>{LABELS[key]}</th>{cells}</tr>")
+        if key == "jobs":
+            rows += [_state_row(label, shown) for label, shown in jobs_by_state(replays)]
     if len(replays) > 1:
         head += "<th>second over first</th>"
     return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _state_row(label: str, counts: Sequence[str]) -> str:
+    cells = "".join(f"<td>{count}</td>" for count in counts)
+    return f"<tr><th>{label}</th>{cells}{'<td></td>' if len(counts) > 1 else ''}</tr>"
 
 
 def _utilization(replays: Sequence[Replay], span: tuple[float, float]) -> str:
