@@ -52,7 +52,7 @@ def test_every_route_answers_401_without_credentials(api: Api) -> None:
             answer = api.client.request(method, filled(path), headers=headers)
             if path in PUBLIC:
                 assert answer.status_code == 200
-                assert set(answer.json()) == {"ok", "last_plan_age_seconds"}
+                assert set(answer.json()) == {"ok", "state", "last_plan_age_seconds", "policy"}
             else:
                 assert answer.status_code == 401, f"{method} {path} answered {answer.status_code}"
                 assert answer.headers["content-type"] == "application/problem+json"

@@ -210,6 +210,8 @@ def test_health_says_how_old_the_last_plan_is(api: Api) -> None:
     api.granted()
     answer = api.client.get("/emep/health")
     assert answer.json()["ok"] is True
+    assert answer.json()["state"] in ("idle", "planning")
+    assert answer.json()["policy"] == "file"
     assert 0 <= answer.json()["last_plan_age_seconds"] < 60
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from emep.ledger import policy_source
 from emep.ledger.policy_source import PolicySource
-from emep.policy import PolicyError
+from emep.policy import PolicyError, parse_policy
 
 GOOD = "half_life: 3d\n"
 DAY = 86400.0
@@ -86,3 +86,40 @@ def test_a_server_does_not_start_on_a_broken_file(tmp_path: Path) -> None:
 
     with pytest.raises(PolicyError):
         PolicySource(path)
+
+
+def test_a_start_with_a_broken_file_goes_on_with_the_policy_that_was_in_force(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    write(path, "half_life: 3x\n", 100)
+    former = parse_policy({"half_life": "9d"})
+
+    source = PolicySource(path, lambda: former)
+    assert source() is former
+    assert source.problem is not None
+    assert source.problem.message.startswith(f"{path}:1: half_life: ")
+    assert abs(source.problem.since - time.time()) < 60
+
+    write(path, "half_life: 5d\n", 10)
+    assert source().half_life == 5 * DAY
+    assert source.problem is None
+
+
+def test_a_first_start_with_a_broken_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    write(path, "half_life: 3x\n", 100)
+    with pytest.raises(PolicyError, match="half_life"):
+        PolicySource(path, lambda: None)
+
+
+def test_a_file_that_breaks_while_emep_runs_is_told_until_it_is_mended(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    write(path, GOOD, 100)
+    source = PolicySource(path)
+    assert source.problem is None
+    write(path, "quues: {}\n", 50)
+    assert source().half_life == 3 * DAY
+    assert source.problem is not None
+    assert "did you mean 'queues'" in source.problem.message
+    write(path, GOOD, 10)
+    source()
+    assert source.problem is None

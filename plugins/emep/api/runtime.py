@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 from fastapi import Request
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from emep.exceptions import UnavailableError
 from emep.ledger.database import Database
 from emep.ledger.follower import Follower
 from emep.ledger.policy_source import PolicySource
+from emep.ledger.policy_versions import last_in_force
 from emep.ledger.runner import Runner
 from emep.ledger.service import LedgerService
 from emep.policy import Policy
@@ -36,9 +38,13 @@ class Runtime:
         policy: Callable[[], Policy] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Runtime:
-        """Wire the parts on a database. Raises PolicyError where the policy file is broken."""
+        """Wire the parts on a database.
+
+        Raises PolicyError where the policy file is broken and no policy was ever in force on this database.
+        """
         database = Database(engine, clock)
-        ledger = LedgerService(database, policy or PolicySource(settings.policy_file), settings)
+        source = policy or PolicySource(settings.policy_file, lambda: _last_policy(database))
+        ledger = LedgerService(database, source, settings)
         return cls(settings, ledger, Runner(ledger), Follower(database))
 
     def start(self) -> None:
@@ -54,6 +60,13 @@ class Runtime:
         self.runner.stop()
         self.ledger.policies.stop()
         self.follower.join()
+
+
+def _last_policy(database: Database) -> Policy | None:
+    try:
+        return last_in_force(database)
+    except SQLAlchemyError:
+        return None  # the tables are not there yet
 
 
 def get_runtime(request: Request) -> Runtime:

@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "drain": ("emep.cli.drain", "give a node or a GPU no new work"),
     "resume": ("emep.cli.resume", "let a node or a GPU take work again"),
     "dlq": ("emep.cli.dlq", "list, requeue and discard dead letters"),
+    "policy": ("emep.cli.policy", "check a policy file; show what it would change"),
     "agent": ("emep.cli.agent", "offer this node's GPUs and run what is granted on them"),
     "simulate": ("emep.cli.simulate", "run a workload through the scheduler in simulated time"),
 }

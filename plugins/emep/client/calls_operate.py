@@ -60,6 +60,11 @@ def discard_dead_letter(letter_id: str, reason: str = "") -> Call[DeadLetterView
 # --- fair share ---------------------------------------------------------------------------------------------
 
 
+def policy() -> Call[dict[str, Any]]:
+    """The policy in force, in the policy file's own shape; ``problem`` where the file is refused."""
+    return Call("GET", "/policy")
+
+
 def fair_share() -> Call[FairShareView]:
     """The whole fair-share tree, and the weights that operators have set."""
     return Call("GET", "/fair-share", "FairShareView")

@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from emep.exceptions import EmepError
 from emep.ledger.database import Database
 from emep.ledger.entities import parse_entity
+from emep.ledger.policy_source import PolicyProblem
 from emep.ledger.policy_versions import digest_of, keep_version
 from emep.ledger.tables import FairShareOverride
 from emep.policy import Policy
@@ -55,6 +56,13 @@ class EffectivePolicy:
         """The file's policy, without overrides."""
         self()
         return self._state[0]
+
+    @property
+    def problem(self) -> PolicyProblem | None:
+        """Why the policy file is refused; None while it is what is in force."""
+        self()
+        problem: PolicyProblem | None = getattr(self._source, "problem", None)
+        return problem
 
     @property
     def overrides(self) -> Mapping[str, float]:

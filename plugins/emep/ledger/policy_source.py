@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from emep.policy import Policy, PolicyError, default_policy, load_policy
@@ -15,15 +17,44 @@ SETTLE_SECONDS = 0.5
 """A file is read once it has been left alone for so long: half a file can be a policy, an empty one is."""
 
 
-class PolicySource:
-    """Call it for the policy. Raises PolicyError at construction where the file cannot be read at all."""
+@dataclass(frozen=True)
+class PolicyProblem:
+    """Why the file is not what is in force."""
 
-    def __init__(self, path: Path | None) -> None:
+    message: str
+    """One sentence with file, line and key."""
+    since: float
+    """Seconds since 1970 at which the refused file was first seen."""
+
+
+class PolicySource:
+    """Call it for the policy; ``problem`` says why the file is refused, while it is."""
+
+    def __init__(self, path: Path | None, fallback: Callable[[], Policy | None] = lambda: None) -> None:
+        """``fallback`` gives the policy that was in force last, for a start with a broken file.
+
+        Raises PolicyError where the file is refused and there is no such policy.
+        """
         self._path = path
         self._mutex = threading.Lock()
         self._stamp = self._read_stamp()
-        self._policy = default_policy() if path is None else load_policy(path)
+        self.problem: PolicyProblem | None = None
+        self._policy = default_policy() if path is None else self._first(path, fallback)
         self._looked_at = time.monotonic()
+
+    def _first(self, path: Path, fallback: Callable[[], Policy | None]) -> Policy:
+        try:
+            return load_policy(path)
+        except PolicyError as error:
+            former = fallback()
+            if former is None:
+                raise
+            self._refuse(error)
+            return former
+
+    def _refuse(self, error: Exception) -> None:
+        self.problem = PolicyProblem(str(error), time.time())
+        log.error("the policy file is not used, the policy that was in force before stays: %s", error)
 
     def __call__(self) -> Policy:
         """The policy; a changed file counts within three seconds."""
@@ -43,12 +74,14 @@ class PolicySource:
         self._stamp = stamp
         try:
             self._policy = load_policy(self._path)
+            self.problem = None
             log.info("policy read again from %s", self._path)
         except (PolicyError, OSError) as error:
-            log.error("the changed policy file is not used, the former one stays: %s", error)
-        except Exception:
-            # Whoever asks for the policy must get one.
+            self._refuse(error)
+        except Exception as error:
+            # Every caller must get a policy.
             log.exception("the changed policy file cannot be read, the former one stays")
+            self._refuse(error)
 
     def _read_stamp(self) -> tuple[int, int] | None:
         if self._path is None:

@@ -17,6 +17,7 @@ from emep.api.schemas import JobState
 from emep.exceptions import EmepError
 from emep.ledger.planner import Planner
 from emep.ledger.repository import clock_row
+from emep.ledger.runner_health import Health, HealthRecord, failure_code
 from emep.ledger.service import LedgerService
 from emep.ledger.tables import Job
 
@@ -49,6 +50,7 @@ class Runner:
         self._due_at = 0.0
         self._heard_at: float | None = None
         self._was_deaf = False
+        self._record = HealthRecord()
         ledger.database.on_commit(self._poke.set)
 
     def start(self) -> None:
@@ -86,6 +88,25 @@ class Runner:
         """Whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
+    def health(self) -> Health:
+        """What the scheduler is at. Asks the database, so that one that does not answer is seen at once."""
+        if not self.is_alive:
+            return Health("stopped")
+        try:
+            age, has_pending = self.last_plan_age(), self._has_pending()
+        except (EmepError, SQLAlchemyError) as error:
+            return Health("failing", failure_code(error))
+        if failing := self._record.failing:
+            return Health("failing", failing, age)
+        if self._record.is_late:
+            return Health("behind", plan_age=age)
+        return Health("planning" if has_pending else "idle", plan_age=age)
+
+    def _has_pending(self) -> bool:
+        with self.ledger.database.read() as session:
+            pending = select(Job.id).where(Job.state == JobState.PENDING.value).limit(1)
+            return session.scalar(pending) is not None
+
     def last_plan_age(self) -> float | None:
         """Seconds since any API server's last plan; None before the first."""
         with self.ledger.database.read() as session:
@@ -105,17 +126,22 @@ class Runner:
                 if time.monotonic() >= next_tick:
                     next_tick = time.monotonic() + self.ledger.settings.tick_seconds
                     self.tick()
-                if self.needs_plan():
+                needs_plan = self.needs_plan()
+                if needs_plan:
                     if self.step():
+                        needs_plan = False
                         if is_first:
                             _spare_the_collector()
                             is_first = False
                         self._rest()
                     else:
                         wait = BUSY_SECONDS
+                self._record.went_well(has_news=needs_plan)
             except (EmepError, SQLAlchemyError) as error:
+                self._record.failed(error)
                 log.warning("the scheduler's cycle failed and is repeated: %s", error)
-            except Exception:
+            except Exception as error:
+                self._record.failed(error)
                 # A defect in a plan must not end scheduling for good; it is logged in full each time.
                 log.exception("the scheduler's cycle failed and is repeated")
                 self._stopping.wait(1.0)

@@ -6,13 +6,13 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, JSONResponse
-from sqlalchemy.exc import SQLAlchemyError
 
 from emep.api.auth import CallerDep, Reader, public
 from emep.api.description import page
 from emep.api.guarded import GuardedRoute
 from emep.api.parameters import RuntimeDep
 from emep.api.runtime import Runtime
+from emep.ledger.views import to_datetime
 
 v1 = APIRouter(tags=["policy"], route_class=GuardedRoute)
 root = APIRouter(include_in_schema=False, route_class=GuardedRoute)
@@ -20,23 +20,41 @@ root = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 
 @v1.get("/policy", summary="The policy in force")
 def get_policy(_: Reader, runtime: RuntimeDep) -> dict[str, Any]:
-    """The whole policy, defaults included, in the policy file's own shape (durations in seconds)."""
-    return runtime.ledger.policy.describe()
+    """The whole policy, defaults included, in the policy file's own shape (durations in seconds).
+
+    While the policy file is refused, ``problem`` says why (``message``, ``since``): what is shown is the
+    policy that was in force before.
+    """
+    policies = runtime.ledger.policies
+    document = policies().describe()
+    problem = policies.problem
+    if problem is not None:
+        document["problem"] = {"message": problem.message, "since": to_datetime(problem.since)}
+    return document
 
 
 @root.get("/health")
 @public
 def health(request: Request) -> JSONResponse:
-    """``ok`` and the age of the last plan, nothing else; 503 where nothing is scheduled."""
+    """Whether this server schedules, and what it is at; 503 where nothing can be decided.
+
+    ``state``: ``idle`` (nothing waits), ``planning`` (jobs wait, the plan is fresh), ``behind`` (the plan is
+    late), ``failing`` (at what: database, disk_full, plan), ``stopped``. ``policy``: ``file``, or
+    ``last_good`` while the file is refused.
+    """
     runtime: Runtime | None = getattr(request.app.state, "runtime", None)
-    age, ok = None, False
-    if runtime is not None:
-        try:
-            age = runtime.runner.last_plan_age()
-            ok = runtime.runner.is_alive
-        except SQLAlchemyError:
-            ok = False
-    return JSONResponse({"ok": ok, "last_plan_age_seconds": age}, 200 if ok else 503)
+    if runtime is None:
+        return JSONResponse({"ok": False, "state": "stopped", "last_plan_age_seconds": None}, 503)
+    found = runtime.runner.health()
+    answer = {
+        "ok": found.ok,
+        "state": found.state,
+        "last_plan_age_seconds": found.plan_age,
+        "policy": "file" if runtime.ledger.policies.problem is None else "last_good",
+    }
+    if found.failing:
+        answer["failing"] = found.failing
+    return JSONResponse(answer, 200 if found.ok else 503)
 
 
 @root.get("/openapi.json")
