@@ -1,8 +1,8 @@
 """Where the work of a job lies below ``artifact_uri`` and ``checkpoint_uri``. Pure: names in, paths out.
 
-``projects/PROJECT/runs/DAG/RUN`` holds everything of one DAG run, ``projects/PROJECT/jobs/JOB`` that of a job
-that no DAG run asked for, ``OWNER/KEY`` the checkpoints of one piece of work. The control plane
-fills the names in from the job that it has stored, so a path tells whose it is.
+``projects/PROJECT/runs/USER/DAG/RUN`` holds all of one DAG run, ``projects/PROJECT/jobs/JOB`` that of a
+job that no DAG run asked for, ``OWNER/KEY`` the checkpoints of one piece of work. The control plane fills the
+names in from the job that it has stored, so a path tells whose it is.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ def project_folder(project: str) -> str:
     return f"projects/{folder_of(project)}"
 
 
-def run_folder(project: str, dag_id: str, run_id: str) -> str:
-    """The folder of one DAG run, below ``artifact_uri``."""
-    return f"{project_folder(project)}/runs/{folder_of(dag_id)}/{folder_of(run_id)}"
+def run_folder(project: str, user: str, dag_id: str, run_id: str) -> str:
+    """The folder of one DAG run, below ``artifact_uri``. A run that is deleted leaves its name to others, but
+    not its user's folder.
+    """
+    return f"{project_folder(project)}/runs/{folder_of(user)}/{folder_of(dag_id)}/{folder_of(run_id)}"
 
 
 def job_folder(project: str, job_id: str) -> str:

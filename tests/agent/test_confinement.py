@@ -147,7 +147,7 @@ def agent(place: Place) -> Iterator[None]:
         "file://{outside}",
         "../other",
         "file://{artifacts}/projects/default/jobs/../../other",
-        "{artifacts}/projects/default/runs/emep_merge/of-bob",
+        "{artifacts}/projects/default/runs/bob/emep_merge/of-bob",
         "a\nb",
         "n" * 300,
     ],
@@ -202,7 +202,7 @@ def test_members_read_their_projects_runs_and_nobody_elses(place: Place, agent: 
     other = place.submit("bob", run="of-alice", project="rivals", output="models")
     for job in (first, other):
         assert (found := place.done(job)).state is JobState.COMPLETED, found.reason
-    made = place.artifacts / run_folder("team", "emep_merge", "of-alice") / "models" / "model"
+    made = place.artifacts / run_folder("team", "alice", "emep_merge", "of-alice") / "models" / "model"
     before = (made / "model.safetensors").stat()
     kept = before.st_ino, before.st_mtime_ns
     check = {"models": [str(made)]}
@@ -276,7 +276,7 @@ def test_engines_of_another_user_write_their_own_run_and_read_no_secret_of_the_a
         job = place.submit("alice", node="other", run="as-other", output="models")
         job = place.done(job)
         assert job.state is JobState.COMPLETED, (job.reason, place.log(job))
-        own = place.artifacts / run_folder("default", "emep_merge", "as-other")
+        own = place.artifacts / run_folder("default", "alice", "emep_merge", "as-other")
         made = own / "models" / "model" / "model.safetensors"
         assert (own.stat().st_uid, made.stat().st_uid) == (uid, uid)
         assert own.parent.stat().st_uid == 0

@@ -253,11 +253,9 @@ class Run:
     @property
     def folder(self) -> Path:
         """Where its artifacts go."""
-        root, inner = (
-            self.airflow.stack.home.artifacts,
-            f"runs/{folder_of(self.dag_id)}/{folder_of(self.run_id)}",
-        )
-        return next(iter(root.glob(f"projects/*/{inner}")), root / "projects" / "default" / inner)
+        home = self.airflow.stack.home
+        inner = f"{folder_of(self.dag_id)}/{folder_of(self.run_id)}"
+        return next(iter(home.artifacts.glob(f"projects/*/runs/*/{inner}")), home.artifacts / "none")
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def context(recipe: Any, tell: Any = TELL, **params: Any) -> dict[str, Any]:
 
     return {
         "params": {**DEFAULTS, "recipe": recipe, **params},
-        "dag_run": SimpleNamespace(dag_id="emep_pipeline", run_id="r"),
+        "dag_run": SimpleNamespace(dag_id="emep_pipeline", run_id="r", triggering_user_name="alice"),
         "ti": SimpleNamespace(xcom_pull=xcom_pull),
     }
 

@@ -17,13 +17,20 @@ from emep.policy.sections import RootsPolicy
 
 ROOTS = RootsPolicy(read=("/srv/models",), write=("/srv/shared",))
 ARTIFACTS = "file:///srv/artifacts"
-OWN = f"/srv/artifacts/{run_folder('team', 'emep_merge', 'run 1')}"
-OTHER = f"/srv/artifacts/{run_folder('team', 'emep_merge', 'run 2')}"
-FOREIGN = f"/srv/artifacts/{run_folder('other', 'emep_merge', 'run 1')}"
+OWN = f"/srv/artifacts/{run_folder('team', 'alice', 'emep_merge', 'run 1')}"
+ANOTHERS = f"/srv/artifacts/{run_folder('team', 'bob', 'emep_merge', 'run 1')}"
+OTHER = f"/srv/artifacts/{run_folder('team', 'alice', 'emep_merge', 'run 2')}"
+FOREIGN = f"/srv/artifacts/{run_folder('other', 'alice', 'emep_merge', 'run 1')}"
 
 
 def judge(spec: dict[str, Any], *, run: str | None = "run 1") -> None:
-    values = {"spec": spec, "project": "team", "dag_id": "emep_merge" if run else None, "run_id": run}
+    values = {
+        "spec": spec,
+        "project": "team",
+        "user": "alice",
+        "dag_id": "emep_merge" if run else None,
+        "run_id": run,
+    }
     check_spec(values, ARTIFACTS, ROOTS)
 
 
@@ -55,6 +62,7 @@ def test_outputs_inside_are_taken(output: str | None) -> None:
         "../x",
         "a/../../x",
         OTHER,
+        ANOTHERS,
         f"file://{FOREIGN}/models",
         "~/x",
         "s3://bucket/x",
@@ -132,7 +140,7 @@ def test_confines_come_from_the_stored_job_alone() -> None:
     found = json.loads(confines(cast(Job, job), ROOTS))
     assert found == {
         "version": 1,
-        "run": "projects/team/runs/d/r",
+        "run": "projects/team/runs/alice/d/r",
         "project": "projects/team",
         "checkpoints": "alice/k",
         "read": ["/srv/models"],

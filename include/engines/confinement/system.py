@@ -9,7 +9,8 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 PROGRAMS = (
-    "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix/store", "/proc", "/sys", "/dev",
+    "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/nix/store", "/proc", "/sys",
+    "/opt/rocm", "/opt/amdgpu", "/opt/nvidia",
     "/run/nvidia-persistenced", "/run/nvidia",
 )  # fmt: skip
 """Read by every program on the machine. Another process's secrets in ``/proc`` stay closed to a

@@ -54,7 +54,9 @@ def run_folder(context: Mapping[str, Any]) -> str:
     """URI of the folder that holds everything of this DAG run."""
     run = context["dag_run"]
     project = str(context["params"].get("project") or "default")
-    return f"{artifact_uri()}/{layout.run_folder(project, run.dag_id, run.run_id)}"
+    # As the job's user is named when it is asked for: the folder is that of the job.
+    user = str(run.triggering_user_name or context["task"].owner)
+    return f"{artifact_uri()}/{layout.run_folder(project, user, run.dag_id, run.run_id)}"
 
 
 def _recipe(params: Mapping[str, Any], root: str | None) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from emep.ledger.tables import Job
 from emep.policy.sections import RootsPolicy
 
 VARIABLE = "EMEP_CONFINES"
+_RUN = ("project", "user", "dag_id", "run_id")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _LONGEST, _LONGEST_NAME = 4000, 255
 
@@ -27,7 +28,7 @@ _LONGEST, _LONGEST_NAME = 4000, 255
 def own_folder(job: Job) -> str:
     """The folder of the job's run, below ``artifact_uri``."""
     if job.dag_id and job.run_id:
-        return run_folder(job.project, job.dag_id, job.run_id)
+        return run_folder(job.project, job.user, job.dag_id, job.run_id)
     return job_folder(job.project, job.id)
 
 
@@ -57,7 +58,7 @@ def check_spec(values: Mapping[str, Any], artifact_uri: str, roots: RootsPolicy)
     root = local_path(artifact_uri) if artifact_uri else None
     own = None
     if root and values["dag_id"] and values["run_id"]:
-        own = f"{root}/{run_folder(values['project'], values['dag_id'], values['run_id'])}"
+        own = f"{root}/{run_folder(*(values[name] for name in _RUN))}"
     writable = [*([own] if own else []), *roots.write]
     _check_written("spec.output_uri", spec.get("output_uri"), writable, own)
     given = spec.get("input")

@@ -190,3 +190,12 @@ def test_a_spec_that_no_secret_holds_is_refused_by_its_size() -> None:
 def test_a_pod_without_its_base_container_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="no container 'main'"):
         build_pod(plan(base_container="main"), JOB, ALLOCATION, lease())
+
+
+def test_a_pods_own_environment_does_not_move_its_confines() -> None:
+    granted = lease(environment={"EMEP_CONFINES": "granted", "EMEP_ARTIFACT_URI": "file:///data"})
+    own = plan(
+        pod={"spec": {"containers": [{"name": "base", "env": [{"name": "EMEP_CONFINES", "value": "own"}]}]}}
+    )
+    (base,) = build_pod(own, JOB, ALLOCATION, granted)["spec"]["containers"]
+    assert [entry["value"] for entry in base["env"] if entry["name"] == "EMEP_CONFINES"] == ["granted"]
