@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 pytestmark = pytest.mark.airflow
@@ -19,6 +17,11 @@ def findings(loop) -> list[dict[str, object]]:
         if run["state"] == "success"
     ]
     return [finding for batch in batches if batch for finding in batch["findings"]]
+
+
+def said_of(loop, job, field: str) -> set[object]:
+    """A field of all findings about a job."""
+    return {finding[field] for finding in findings(loop) if finding["job_id"] == job["id"]}
 
 
 @pytest.fixture
@@ -61,8 +64,8 @@ def moved_by_a_bad_gpu(loop):
 
 def test_the_job_of_a_gpu_that_goes_bad_moves_to_another_in_one_try_and_the_dag_says_so(loop):
     job, bad = moved_by_a_bad_gpu(loop)
-    said = loop.wait(lambda: [finding for finding in findings(loop) if finding["job_id"] == job["id"]])
-    assert {finding["code"] for finding in said} >= {"unhealthy", "unhealthy_gpu"}
+    # On a busy machine they are the findings of two runs of the DAG.
+    loop.wait(lambda: said_of(loop, job, "code") >= {"unhealthy", "unhealthy_gpu"})
     found = [finding for finding in findings(loop) if finding["event"] == "gpu_unhealthy"]
     assert [bad["node"]] in [finding["nodes"] for finding in found if finding["gpu_index"] == bad["index"]]
 
@@ -99,5 +102,4 @@ def test_the_job_of_a_node_that_is_lost_goes_on_elsewhere_in_one_try(loop):
     loop.wait(lambda: all(one.state == "healthy" for one in loop.airflow.node(gpu["node"]).gpus))
     # Those of the lost node come back with the first poll of its agent.
     loop.wait(lambda: loop.held_by(work) == 0)
-    said = loop.wait(lambda: [f for f in findings(loop) if f["job_id"] == job["id"]])
-    assert {finding["event"] for finding in said} >= {"allocation_lost", "requeued"}, json.dumps(said)
+    loop.wait(lambda: said_of(loop, job, "event") >= {"allocation_lost", "requeued"})
