@@ -14,6 +14,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from emep.bootstrap import read_settings
 from emep.operators.fair_share import FairShareGpuOperator
+from emep.wishes import wish_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = ["emep_evaluate", "emep_evolve", "emep_merge", "emep_pipeline"]
@@ -255,3 +256,10 @@ def test_the_number_of_groups_is_a_setting(monkeypatch):
         "generation_2.candidates",
         "generation_2.tell",
     ]
+
+
+@pytest.mark.parametrize(("priority", "queue"), [("critical", "merge"), ("high", "eval"), ("low", "eval")])
+def test_an_evaluation_has_the_class_that_its_run_asks_for(bag: DagBag, priority: str, queue: str) -> None:
+    task = bag.dags["emep_evaluate"].get_task("evaluate")
+    wish = wish_of(task, {"priority": priority})
+    assert (wish.priority, wish.queue) == (priority, queue)

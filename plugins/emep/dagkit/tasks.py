@@ -72,19 +72,21 @@ def merge(task_id: str, input: inputs.Built, name: str) -> FairShareGpuOperator:
 def evaluate(
     task_id: str, input: inputs.Built, engine: str = "evaluate", **fields: Any
 ) -> FairShareGpuOperator:
-    """One evaluation in the eval queue, isolated from merging."""
+    """One evaluation, in a job of its own: isolated from merging."""
     return FairShareGpuOperator(
         task_id=task_id,
         engine=engine,
         input=input,
         output_uri=inputs.output_uri(name=task_id),
-        job_queue="eval",
-        **resources(priority=EVAL_PRIORITY) | fields,
+        job_queue=EVAL_QUEUE,
+        **resources() | fields,
     )
 
 
-EVAL_PRIORITY = "{{ 'high' if params.priority == 'critical' else params.priority }}"
-"""The eval queue has no critical class: its highest is high."""
+EVAL_QUEUE = "{{ 'merge' if params.priority == 'critical' else 'eval' }}"
+"""A critical run's evaluations are critical in queue merge, since the eval queue has no such class.
+
+Nothing is lowered: a user who may not ask for ``critical`` is refused at the run's first job."""
 
 
 def generation(number: int) -> tuple[FairShareGpuOperator, FairShareGpuOperator]:
