@@ -44,10 +44,11 @@ quick: $(STAMP)  ## for the inner loop, about a minute: what needs no Airflow, c
 cluster: $(STAMP)  ## a real Kubernetes on this machine (root); ARGS=down, status, prepare or "kubectl ..."
 	$(BIN)/python -m tests.cluster $(or $(ARGS),up)
 
-lint: $(STAMP)  ## ruff and the layers' import rules
+lint: $(STAMP)  ## ruff, the layers' import rules, how easy the source is to enter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.house
 
 types: $(STAMP)  ## mypy, strict on the core
 	$(BIN)/mypy
