@@ -43,7 +43,11 @@ class Setup:
     agent_flags: tuple[str, ...] = DEMO_AGENT
     agent_environment: Mapping[str, str] = field(default_factory=dict)
     started_again_after: str = ""
-    """A scheduler whose log ends with this word is started again, as a service manager would."""
+    """A scheduler whose log has this word is started again, as a service manager would."""
+
+
+DYING_SECONDS = 15.0
+"""What a scheduler that is at its end may take to end."""
 
 
 class RealAirflow:
@@ -56,6 +60,9 @@ class RealAirflow:
         self.down: set[str] = set()
         """Processes that a test has killed and not started again."""
         self._runs = 0
+        self._tended = 0
+        """Characters of the scheduler's log that were looked at before it was started again."""
+        self._dying_since: float | None = None
 
     @property
     def models(self) -> Path:
@@ -94,12 +101,25 @@ class RealAirflow:
         return value
 
     def _tend(self) -> None:
-        """Start a scheduler again that ended in the way that the setup expects."""
-        word, ended = self.setup.started_again_after, self.stack.processes.ended("scheduler")
-        if not word or ended is None or "scheduler" in self.down:
+        """Start a scheduler again that ended in the way that the setup expects.
+
+        One that has said its word and does not end (an idle worker of its executor may keep it for ever) is
+        killed, as a service manager would.
+        """
+        word, log = self.setup.started_again_after, self.stack.home.logs / "scheduler.log"
+        if not word or "scheduler" in self.down or not log.is_file():
             return
-        if word in ended.log.read_text(errors="replace")[-2000:]:
-            self.stack.start_component("scheduler")
+        if word not in log.read_text(errors="replace")[self._tended :]:
+            self._dying_since = None
+            return
+        if self.stack.processes.ended("scheduler") is None:
+            self._dying_since = self._dying_since or time.monotonic()
+            if time.monotonic() - self._dying_since < DYING_SECONDS:
+                return
+            self.kill("scheduler")
+            self.down.discard("scheduler")
+        self._tended, self._dying_since = len(log.read_text(errors="replace")), None
+        self.stack.start_component("scheduler")
 
     # ---- processes that are killed and started again ---------------------------------------------------
 
