@@ -50,6 +50,13 @@ def test_a_diff_lists_what_would_change(server: EmepServer, emep: Emep, tmp_path
         ["half_life", "604800.0", "0.0"],
         ["queues.merge.max_gpus", "-", "4"],
     ]
+    operator = {**access, "EMEP_USERNAME": "admin", "EMEP_PASSWORD": "admin-password"}
+    assert emep("share", "set", "queue:merge", "7", environment=operator).returncode == 0
+    try:
+        weighed = emep("policy", "diff", str(path), environment=access).stdout
+        assert "weight" not in weighed, "a weight that an operator has set stays in force"
+    finally:
+        assert emep("share", "unset", "queue:merge", environment=operator).returncode == 0
     listed = json.loads(emep("policy", "diff", str(path), "--json", environment=access).stdout)
     assert listed[0] == {"key": "half_life", "in_force": 604800.0, "file": 0.0}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +36,9 @@ def run(args: argparse.Namespace) -> int:
         from emep.client import calls
 
         in_force = dict(client.raw(calls.policy()))
+        overrides = client.raw(calls.fair_share())["overrides"]
     in_force.pop("problem", None)
-    rows = changes(in_force, policy.describe())
+    rows = changes(in_force, _with_overrides(policy, overrides).describe())
     if args.json:
         print_json([dict(zip(("key", "in_force", "file"), row, strict=True)) for row in rows])
     elif rows:
@@ -47,6 +48,19 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(f"{args.file}: the same as the policy in force")
     return 0
+
+
+def _with_overrides(policy: Policy, overrides: Sequence[Mapping[str, Any]]) -> Policy:
+    """The file's policy as it would be in force: weights that operators have set stay over it."""
+    from emep.ledger.entities import parse_entity
+
+    names = {parse_entity(one["entity"]): float(one["weight"]) for one in overrides}
+    usable = {
+        name.policy_key: weight
+        for name, weight in names.items()
+        if name.kind != "queue" or name.path in policy.queues
+    }
+    return policy.with_weights(usable) if usable else policy
 
 
 def _load(path: Path) -> Policy:
