@@ -65,7 +65,7 @@ def gather(
                 row.exit_code,
                 row.reason,
                 row.result,
-                checkpoint_folder(row.user, row.checkpoint_key),
+                checkpoint_folder(row.user, row.checkpoint_key).rpartition("/")[2],
                 f"{row.dag_id}/{row.run_id}/{row.task_id}" if row.dag_id else "",
             )
             for row in session.scalars(select(Job).order_by(Job.id))

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from airflow.triggers.base import TaskSuccessEvent
+from pydantic import ValidationError
 from tests.builders.pods import event_of
 from tests.cluster.settings import PROJECT
 
@@ -63,9 +64,7 @@ async def test_a_preempted_engine_checkpoints_and_resumes_on_the_other_node_in_o
     assert isinstance(await blocking, TaskSuccessEvent)
 
 
-async def test_a_spec_that_no_pod_can_be_given_is_refused(bench, inbox):
-    spec, plan = work(bench, "large", filler="x" * 1_100_000)
-    job_id = bench.submit(spec=spec)
-    await event_of(bench.trigger(job_id, plan))
-    assert "the SPEC has 1,10" in bench.job(job_id).reason
-    assert bench.kubectl.pods(job_id) == []
+async def test_a_spec_that_no_pod_can_be_given_is_refused_before_it_is_a_job(bench, inbox):
+    spec, _ = work(bench, "large", filler="x" * 1_100_000)
+    with pytest.raises(ValidationError, match="bytes as JSON, and a SPEC may have 262,144"):
+        bench.submit(spec=spec)

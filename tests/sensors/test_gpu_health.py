@@ -120,8 +120,8 @@ async def test_a_user_who_may_not_operate_fails_the_task_with_the_reason(api, in
     monkeypatch.setattr(health, "EARLIEST_WORKER_LEG", 0.0)
     event = await fired(trigger(conn_id="nobody"))
     assert isinstance(event, TriggerEvent)
-    assert "may not check nodes" in event.payload["error"]
-    with pytest.raises(AirflowException, match="may not check nodes"):
+    assert "may not change the cluster" in event.payload["error"]
+    with pytest.raises(AirflowException, match="may not change the cluster"):
         GpuHealthSensor(task_id="watch").execute_complete(context(), event.payload)
 
 

@@ -55,19 +55,20 @@ def run(context: Context) -> Outcome:
     elif given.get("margin") is not None:
         raise BadInputError("input.margin: it is for a comparison; give a baseline too", field="input.margin")
     weights = model_digest(folder)
-    before = claim_outputs(
-        context.artifacts,
-        "evaluate",
-        {"weights": weights},
-        ("results.json", "samples"),
-        of=f"model {folder}",
-        force=check_truth(given, "force"),
-    )
     started = time.monotonic()
     from engines.inference.opening import open_backend
 
     options = backend_options(given, context.spec.device)
     backend = open_backend(folder, options, kind=str(given.get("backend") or "transformers"))
+    # After the backend's options have been checked: a refused run leaves no folder behind.
+    before = claim_outputs(
+        context.artifacts,
+        "evaluate",
+        {"weights": weights},
+        ("results.json", "samples"),
+        of=f"model {folder} (weights {weights[:12]})",
+        force=check_truth(given, "force"),
+    )
     book = ScoreBook(context.checkpoints, save_every=save_every)
     done = evaluate(
         backend,

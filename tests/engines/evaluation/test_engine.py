@@ -182,7 +182,7 @@ def test_new_weights_at_an_old_path_never_find_the_old_scores(tmp_path: Path, ta
         run(stop)
     other = write_llama(tmp_path / "other", seed=4)
     save_file(read_state(other), model / "model.safetensors", metadata={"format": "pt"})
-    mixed = run(engine_context("evaluate", given(model, tasks), tmp_path / "a"))
+    mixed = run(engine_context("evaluate", {**given(model, tasks), "force": True}, tmp_path / "a"))
     pure = run(engine_context("evaluate", given(model, tasks), tmp_path / "b"))
     assert mixed.metrics == pure.metrics
 

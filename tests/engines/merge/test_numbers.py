@@ -135,15 +135,21 @@ def test_no_method_is_both_here_and_not_here() -> None:
     assert not set(NOT_YET) & set(METHODS)
 
 
-def test_the_engine_the_dags_and_the_command_line_read_one_recipe(tmp_path: Path) -> None:
+def test_the_engine_the_dags_and_the_command_line_read_one_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
+    from emep import layout
     from emep.cli.common import UsageError
     from emep.cli.submit import read_recipe as of_command
     from emep.dagkit.recipes import at_start
     from emep.dagkit.recipes import read_recipe as of_dag
 
-    path = tmp_path / "r.yaml"
+    # A task reads only what a job of its project may.
+    monkeypatch.setattr("emep.dagkit.readable.artifact_uri", tmp_path.as_uri)
+    path = tmp_path / layout.project_folder("default") / "r.yaml"
+    path.parent.mkdir(parents=True)
     for weight in ("5e-1", "1.0e30", "010", "{search: [0, '1e0'], start: 5e-1}", "{search: ['0', 1e0]}"):
         path.write_text(linear(weight))
         engine = load_recipe(str(path))[0]
