@@ -87,6 +87,12 @@ class Node:
             spec["output_uri"] = output
         return self.start(spec, **more)
 
+    def environment(self) -> dict[str, str]:
+        """Of a program that may write its own run's folder and read its project's."""
+        confines = {"version": 1, "run": RUN, "project": "projects/a", "checkpoints": "a/k"}
+        text = json.dumps(confines | {"read": [], "write": []})
+        return {**os.environ, "EMEP_CONFINES": text, "EMEP_ARTIFACT_URI": self.artifacts.as_uri()}
+
     def nothing_touched(self) -> bool:
         others = [self.artifacts / run / "model" for run in (OTHER_RUN, OTHER_PROJECT)]
         return (self.outside / "mine.txt").read_text() == SECRET and all(
@@ -256,21 +262,9 @@ for act in (
     sys.exit("something outside was opened")
 (own / "written").write_text("mine")
 """
-    confines = {
-        "version": 1,
-        "run": RUN,
-        "project": "projects/a",
-        "checkpoints": "a/k",
-        "read": [],
-        "write": [],
-    }
     subprocess.run(
         [sys.executable, "-c", program, str(node.outside), str(node.own)],
-        env={
-            **os.environ,
-            "EMEP_CONFINES": json.dumps(confines),
-            "EMEP_ARTIFACT_URI": node.artifacts.as_uri(),
-        },
+        env=node.environment(),
         cwd=node.folder,
         check=True,
     )
@@ -282,3 +276,95 @@ def test_confines_that_cannot_be_understood_stop_the_run(node: Node) -> None:
     result = node.merge(EMEP_CONFINES="{}")
     assert result["status"] == "failed"
     assert "EMEP_CONFINES cannot be understood" in result["error"]["message"]
+
+
+WITHOUT_LANDLOCK = """
+import os, shutil, sys
+from pathlib import Path
+from engines.confinement import Confines, confine, landlock
+landlock.version = lambda: 0
+how = confine(Confines.from_environment(os.environ, Path.cwd()))
+assert how == "openings", how
+outside, own = Path(sys.argv[1]), Path(sys.argv[2])
+(own / "link").unlink(missing_ok=True)
+(own / "link").symlink_to(outside)
+"""
+TRIED = """
+for act in (
+    lambda: (outside / "mine.txt").read_text(),
+    lambda: (own / "link" / "mine.txt").read_text(),
+    lambda: (own / "link" / "mine.txt").write_text("gone"),
+    lambda: (own / "link" / "new").write_text("new"),
+    lambda: (own / "link" / "new").mkdir(),
+    lambda: list((own / "link").iterdir()),
+    lambda: (outside / "mine.txt").unlink(),
+    lambda: (outside / "mine.txt").rename(own / "moved"),
+    lambda: os.truncate(outside / "mine.txt", 0),
+    lambda: shutil.rmtree(own / "link" / "."),
+    lambda: Path("/etc/shadow").read_text(),
+):
+    try:
+        act()
+    except OSError:
+        continue
+    sys.exit("something outside was opened")
+(own / "folder" / "deep").mkdir(parents=True, exist_ok=True)
+(own / "folder" / "deep" / "file").write_text("mine")
+(own / "folder" / "deep" / "file").rename(own / "folder" / "renamed")
+shutil.rmtree(own / "folder")
+(own / "written").write_text("mine")
+"""
+SWAPPED = """
+import threading
+inside = own / "inside.txt"
+inside.write_text("inside")
+over = threading.Event()
+def swap():
+    while not over.is_set():
+        for target in (inside, outside / "mine.txt"):
+            os.symlink(target, own / "beside")
+            os.replace(own / "beside", own / "swapping")
+os.symlink(inside, own / "swapping-first")
+os.replace(own / "swapping-first", own / "swapping")
+thread = threading.Thread(target=swap, daemon=True)
+thread.start()
+read = []
+for _ in range(3000):
+    try:
+        read.append((own / "swapping").read_text())
+    except OSError:
+        pass
+over.set()
+thread.join()
+assert set(read) <= {"inside"}, set(read)
+"""
+
+
+@pytest.mark.parametrize("program", [TRIED, SWAPPED], ids=["tried", "swapped"])
+def test_where_the_kernel_has_no_landlock_openings_are_watched(node: Node, program: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LANDLOCK + program, str(node.outside), str(node.own)],
+        env=node.environment(),
+        cwd=node.folder,
+        check=False,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert node.nothing_touched()
+    assert done.stderr.count("does not confine processes") == 1
+
+
+def test_a_node_that_must_have_landlock_runs_nothing_without(node: Node) -> None:
+    program = WITHOUT_LANDLOCK.replace("how = ", "os.environ['EMEP_REQUIRE_LANDLOCK'] = '1'\nhow = ")
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(node.outside), str(node.own)],
+        env=node.environment(),
+        check=False,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert "does not confine processes" in done.stderr
