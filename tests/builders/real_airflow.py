@@ -19,7 +19,7 @@ from typing import Any
 from tests.builders.demo_models import copy_small_models, small_models_folder
 from tests.builders.ports import reserve_port
 
-from emep.client import Call
+from emep.client import Call, EmepApiError
 from emep.demo import models
 from emep.demo.airflow_api import DemoApi
 from emep.demo.home import DemoHome, project_root
@@ -99,6 +99,16 @@ class RealAirflow:
             assert time.monotonic() < until, "waited too long"
             time.sleep(pause)
         return value
+
+    @contextmanager
+    def paused(self, dag_id: str) -> Iterator[None]:
+        """The scheduler looks at no run of the DAG: it would end where one is deleted under its eyes."""
+        self.call("PATCH", f"/dags/{dag_id}", {"is_paused": True})
+        began = datetime.now(UTC)
+        self.wait(lambda: self._heard_from("scheduler", began), 300)
+        yield
+        with suppress(EmepApiError):  # the DAG may be gone
+            self.call("PATCH", f"/dags/{dag_id}", {"is_paused": False})
 
     def _tend(self) -> None:
         """Start a scheduler again that ended in the way that the setup expects.
@@ -267,8 +277,14 @@ class Run:
 
     def delete(self) -> None:
         """Delete the run by hand; Airflow deletes none that runs, so it is ended first."""
-        self.set_state("failed")
-        self.airflow.call("DELETE", f"/dags/{self.dag_id}/dagRuns/{self.run_id}")
+        with self.airflow.paused(self.dag_id):
+            self.set_state("failed")
+            self.airflow.call("DELETE", f"/dags/{self.dag_id}/dagRuns/{self.run_id}")
+
+    def delete_dag(self) -> None:
+        """Delete the whole DAG by hand, while the run goes on."""
+        with self.airflow.paused(self.dag_id):
+            self.airflow.call("DELETE", f"/dags/{self.dag_id}")
 
     @property
     def folder(self) -> Path:

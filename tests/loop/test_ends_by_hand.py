@@ -14,7 +14,7 @@ WAYS = {
     "cleared": lambda run: run.clear("job"),
     "run marked failed": lambda run: run.set_state("failed"),
     "run deleted": lambda run: run.delete(),
-    "DAG deleted": lambda run: run.airflow.call("DELETE", f"/dags/{run.dag_id}"),
+    "DAG deleted": lambda run: run.delete_dag(),
 }
 
 
