@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -33,6 +34,9 @@ os.environ.update(
     AIRFLOW__DATABASE__EXTERNAL_DB_MANAGERS="emep.db.EmepDBManager",
 )
 os.environ.pop("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", None)
+# A shell lets what it runs in the background ignore Ctrl-C; what tests start there must not inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests start hundreds of processes: byte code halves the time in which they start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
