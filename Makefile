@@ -7,8 +7,10 @@ STAMP  := $(VENV)/.installed
 ARGS   ?=
 # Most tests wait for processes, so there are more workers than cores. 0: one process runs them all, in order.
 WORKERS ?= 3
-QUICK  := $(addprefix tests/,client dagkit ledger policy scheduling test_parallel.py test_repository.py) \
-	$(wildcard tests/proof/test_scenario_*.py)
+# The ledger's tests of long histories and of Airflow's own tables take as long as all others of the quick ones.
+SLOW   := $(patsubst %,tests/ledger/test_%.py,invariants migrations mirror races reconcile)
+QUICK  := $(addprefix tests/,client dagkit policy scheduling test_parallel.py test_repository.py) \
+	$(filter-out $(SLOW),$(wildcard tests/ledger/test_*.py)) $(wildcard tests/proof/test_scenario_*.py)
 # Byte code is kept: it halves the time in which Airflow and torch start.
 unexport PYTHONDONTWRITEBYTECODE
 export UV_LINK_MODE ?= hardlink
@@ -38,7 +40,7 @@ demo: $(STAMP)  ## the main job on an embedded default; ARGS=--exit stops when d
 test: $(STAMP)  ## every test; ARGS="tests/ledger -q" a part of them, WORKERS=0 in one process
 	$(BIN)/python -m pytest -n $(WORKERS) --durations=10 $(ARGS)
 
-quick: $(STAMP)  ## for the inner loop, about a minute: what needs no Airflow, cluster or model, on SQLite
+quick: $(STAMP)  ## for the inner loop, about a minute: scheduling, policy, most of the ledger on SQLite
 	EMEP_TEST_POSTGRES_URL= $(BIN)/python -m pytest -n 2 -q $(QUICK) $(ARGS)
 
 cluster: $(STAMP)  ## a real Kubernetes on this machine (root); ARGS=down, status, prepare or "kubectl ..."
