@@ -21,7 +21,7 @@ from tests.chaos.model import TaskRow
 from tests.chaos.plane import ROOT, opened
 from tests.chaos.processes import MARK, Found, children
 from tests.chaos.services import Service, Services
-from tests.chaos.settings import POLICY, ChaosSettings
+from tests.chaos.settings import ChaosSettings
 from tests.chaos.workload import Workload, job_input, kind_of_job
 
 from emep.agent.process import ProcessIdentity
@@ -72,7 +72,7 @@ class AirflowPlane:
             **environment(self.home, ROOT, self.secrets, self.port),
             **QUICK,
             "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "tests" / "chaos" / "dags"),
-            "AIRFLOW__EMEP__POLICY_FILE": str(POLICY),
+            "AIRFLOW__EMEP__POLICY_FILE": str(settings.policy_file()),
             MARK: str(settings.folder),
         }
         if settings.database_url:

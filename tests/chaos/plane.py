@@ -15,7 +15,7 @@ from tests.builders.ports import reserve_port
 from tests.chaos.model import TaskRow
 from tests.chaos.processes import MARK, Found
 from tests.chaos.services import Service, Services, clean_environment
-from tests.chaos.settings import POLICY, ChaosSettings
+from tests.chaos.settings import ChaosSettings
 
 from emep.client import EmepClient
 from emep.client.config import settings as client_settings
@@ -39,7 +39,7 @@ class ApiPlane:
         self.environment = {
             **clean_environment(),
             MARK: str(settings.folder),
-            POLICY_FILE: str(POLICY),
+            POLICY_FILE: str(settings.policy_file()),
             "OMP_NUM_THREADS": "1",
         }
         if settings.database_url:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
-POLICY = Path(__file__).with_name("policy.yaml")
+_POLICY = Path(__file__).with_name("policy.yaml")
 LEASE_EXPIRY, GRACE = 8.0, 5.0
 """Seconds, as in ``policy.yaml``."""
 
@@ -38,3 +39,10 @@ class ChaosSettings:
     database_url: str = ""
     """PostgreSQL; empty: SQLite in the folder."""
     ports: tuple[int, int] = (18260, 18279)
+
+    def policy_file(self) -> Path:
+        """Write ``policy.yaml`` for this run: its jobs may write their evidence into the run's folder."""
+        folder = self.folder.resolve()
+        path = folder / "policy.yaml"
+        path.write_text(f"{_POLICY.read_text()}roots: {{write: [{json.dumps(str(folder))}]}}\n")
+        return path

@@ -300,8 +300,7 @@ def test_report_tasks_write_the_report_that_the_help_promises(
 def test_ctrl_c_ends_in_a_sentence_and_the_same_command_goes_on(tmp_path: Path, search: SmallSearch) -> None:
     arguments = command(search, tmp_path, "--generations", "300")
     process = subprocess.Popen(
-        # Tests run in a shell's background ignore the interrupt, and their children inherit that.
-        ["env", "--default-signal=INT", sys.executable, "-m", "engines.cli", *arguments],
+        [sys.executable, "-m", "engines.cli", *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
