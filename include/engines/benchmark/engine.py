@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from engines.artifacts import combine_digests
@@ -25,6 +26,7 @@ from engines.evaluation.settings import (
 )
 from engines.evaluation.tasks import Task, load_tasks
 from engines.inference.backend import BackendOptions
+from engines.tensor.layout import read_layout
 
 if TYPE_CHECKING:
     from engines.inference.causal import CausalBackend
@@ -66,7 +68,9 @@ def run(context: Context) -> Outcome:
         limit=work.limit,
         backend=next(iter(work.done.values())).backend,
         of=read_of(given, rows),
-        warnings=list(dict.fromkeys(w for entry in work.done.values() for w in entry.warnings())),
+        warnings=list(
+            dict.fromkeys([*work.notes, *(w for entry in work.done.values() for w in entry.warnings())])
+        ),
     )
     for warning in board["warnings"]:
         context.say(f"warning: {warning}")
@@ -94,6 +98,8 @@ class _Benchmark:
         self.done: dict[str, Evaluation] = {}
         self.failures: dict[str, str] = {}
         self.digests: dict[str, str] = {}
+        self.notes: list[str] = []
+        """What was found where the models were read."""
         self._preparers: dict[str, Preparer] = {}
         """By tokenizer: items are encoded once for all rows that share one."""
 
@@ -105,6 +111,7 @@ class _Benchmark:
             if row.folder is None:
                 continue
             weights = self.digests[row.name] = model_digest(row.folder)
+            self.notes += read_layout(row.folder).notes
             backend = open_backend(row.folder, self.options, kind=self.kind)
             self._row(row, backend, weights, tokenizer_digest(row.folder))
 
@@ -117,9 +124,13 @@ class _Benchmark:
         from engines.merge.in_memory import digest_state_dict
 
         seed = self.context.spec.seed
-        with MergedModels(todo[0][1], self.options, kind=self.kind, seed=seed) as merged:
+        merged: MergedModels | None = None
+        with ExitStack() as stack:
             for row, recipe in todo:
                 try:
+                    if merged is None:  # a recipe that cannot be planned must not take the others with it
+                        opened = MergedModels(recipe, self.options, kind=self.kind, seed=seed)
+                        merged = stack.enter_context(opened)
                     state = merged.merge(recipe)
                     backend = merged.backend(state)
                 except BadInputError as error:

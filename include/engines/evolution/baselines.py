@@ -64,4 +64,5 @@ def _recipe(
     if base is not None:
         made["base_model"] = base
     made["models"] = [{"model": name, "parameters": {"weight": weight}} for name, weight in weights.items()]
-    return made | {key: like[key] for key in ("dtype", "out_dtype", "tokenizer_source") if key in like}
+    kept = ("dtype", "out_dtype", "tokenizer_source", "allow_mismatch")
+    return made | {key: like[key] for key in kept if key in like}

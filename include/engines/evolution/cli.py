@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         extra=extra,
     )
+    _warn(arguments.recipe)
     try:
         metrics = evolve(settings, _line)
         if arguments.report_tasks:
@@ -96,6 +98,15 @@ def run(arguments: argparse.Namespace) -> int:
         f"evaluations: {arguments.out / 'best.yaml'}\n"
     )
     return int(ExitCode.DONE)
+
+
+def _warn(recipe: str) -> None:
+    """What the recipe's plan wants to be known; where it is wrong, the evolution itself says so."""
+    from engines.merge.compatibility import check_recipe
+
+    with contextlib.suppress(BadInputError):
+        for warning in check_recipe(recipe)[0].warnings:
+            sys.stderr.write(f"emep-engine: warning: {warning}\n")
 
 
 def _report(run_uri: str, tasks: list[str], device: str) -> None:

@@ -1,148 +1,165 @@
 """Whether models of equal shapes mean the same by their weights: what their configs say beyond the shapes.
 
 Tensors of equal names and shapes can still be another model's: other heads, another rotation of positions,
-another norm. An average of such weights is rubbish that loads without a word. The fields below are compared;
-a recipe may allow a difference by its name (``allow_mismatch``), and the donor's value is kept then. A field
-that one config leaves out is not compared: its default depends on the architecture.
+another norm. An average of such weights is rubbish that loads without a word. ``config_fields`` knows what is
+compared; a recipe may allow a difference by its name (``allow_mismatch``), and keeps the donor's value then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from engines.contract import BadInputError
-from engines.merge.architecture import LAYER_KEYS, layer_count, text_config
+from engines.merge.architecture import ModelView, layer_count, split_name, text_config
+from engines.merge.config_fields import BY_LAYER, KNOWN, differing_others, meaning, only_follows, same
 from engines.tensor.layout import ModelLayout
 
-LAYERS = "num_hidden_layers"
-HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim")
-ROPE = ("rope_theta", "rope_scaling")
-_ALIASES: Mapping[str, tuple[str, ...]] = {
-    LAYERS: LAYER_KEYS,
-    "num_attention_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
-    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"),
-    "rms_norm_eps": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"),
-    "hidden_act": ("hidden_act", "hidden_activation", "activation_function", "activation_type"),
-}
-"""One name for what architectures call differently; messages use the config's own."""
-PLAIN = (
-    "rms_norm_eps", "hidden_act", "model_type", "partial_rotary_factor", "rotary_pct", "rotary_dim", "alibi",
-    "position_embedding_type", "sliding_window", "use_sliding_window", "layer_types", "max_window_layers",
-    "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "logit_scale",
-    "logits_scaling", "attention_multiplier", "residual_multiplier", "embedding_multiplier",
-    "scale_attn_weights", "scale_embedding", "num_experts_per_tok", "norm_topk_prob", "parallel_attn",
-    "use_parallel_residual", "qk_layernorm", "use_qk_norm",
-)  # fmt: skip
-FIELDS = (LAYERS, *HEADS, *ROPE, *PLAIN)
+TENSORS = "tensors"
+"""The name that allows tensors to be left out of layers that the models share."""
+FIELDS = tuple(sorted({*KNOWN, TENSORS}))
 """What ``allow_mismatch`` may name."""
-_BY_DEPTH = frozenset({LAYERS, "layer_types", "max_window_layers"})
-"""What follows the number of layers: slices take layers where they will."""
-_PACKED = (
-    ".qweight",
-    ".qzeros",
-    ".weight_packed",
-    ".weight_scale",
-    ".absmax",
-    ".SCB",
-    ".g_idx",
-    ".quant_map",
+_BUFFERS = (
+    "inv_freq",
+    "masked_bias",
+    "position_ids",
+    "attn.bias",
+    "attention.bias",
+    "cos_cached",
+    "sin_cached",
 )
-"""Names of tensors that hold packed weights or what unpacks them."""
+"""Ends of the names of what older releases stored beside the weights."""
 
 
-def check_not_quantised(layout: ModelLayout) -> None:
-    """Refuse a model whose tensors hold packed weights: arithmetic on them is no arithmetic on weights.
+@dataclass(frozen=True)
+class _Difference:
+    field: str
+    """As the other config has it, with the part of the config that it stands in."""
+    names: frozenset[str]
+    """What allows it."""
+    mine: Any
+    other: Any
 
-    Raises BadInputError naming ``quantization_config`` and its method, or the tensor where no config says it.
-    """
-    for config in (layout.config, text_config(layout.config)):
-        found = config.get("quantization_config") or config.get("compression_config")
-        if found:
-            method = found.get("quant_method") if isinstance(found, Mapping) else None
-            said = f" ({method})" if method else ""
-            raise BadInputError(
-                f"{layout.folder}/config.json: quantization_config says that the weights are packed{said}; "
-                "merge the model that it was made from, or dequantise it first",
-                code="quantised",
-                file=str(layout.folder / "config.json"),
-                field="quantization_config",
-            )
-    packed = next((name for name in layout.tensors if name.endswith(_PACKED)), None)
-    if packed is not None:
-        raise BadInputError(
-            f"{layout.tensors[packed].file}: tensor {packed} belongs to packed (quantised) weights, though "
-            "config.json has no quantization_config; merge the model that it was made from",
-            code="quantised",
-            file=str(layout.tensors[packed].file),
-            field=packed,
-        )
+    @property
+    def name(self) -> str:
+        """The field without the part of the config."""
+        return self.field.rpartition(".")[2]
 
 
 def check_alike(
     donor: ModelLayout, other: ModelLayout, allowed: Collection[str], *, same_depth: bool
 ) -> list[str]:
-    """Compare two models' configs; warnings of the differences that the recipe allows.
+    """Compare two models' configs; warnings of the differences that the recipe allows, and of those that no
+    rule knows.
 
-    ``same_depth``: whether all layers take part, one to one. Raises BadInputError naming the first field that
-    differs and is not allowed.
+    ``same_depth``: whether all layers take part, one to one. Raises BadInputError naming the fields that
+    differ and are not allowed.
     """
-    mine, theirs = _meaning(donor.config), _meaning(other.config)
-    warnings = []
-    for name in FIELDS:
-        if name not in mine or name not in theirs or mine[name] == theirs[name]:
-            continue
-        if name in _BY_DEPTH and not same_depth:
-            continue
-        difference = f"{name} is {mine[name]} in {donor.folder} and {theirs[name]} in {other.folder}"
-        if name not in allowed:
-            raise BadInputError(
-                f"{difference}: their weights do not mean the same. Merge models of one kind, or allow it by "
-                f"--allow-mismatch {name} (in the recipe: allow_mismatch: [{name}])",
-                code="config_mismatch",
-                file=str(other.folder / "config.json"),
-                field=name,
-            )
-        warnings.append(f"{difference}: allowed, the output's config says {mine[name]}")
+    if donor.folder == other.folder:
+        return []
+    found = list(_differences(donor.config, other.config, depth=same_depth))
+    refused = [entry for entry in found if not entry.names & set(allowed)]
+    if refused:
+        raise _refusal(donor, other, refused)
+    warnings = [f"{_said(entry, donor, other)}: allowed, the output has the donor's" for entry in found]
+    for part, mine, theirs in _parts(donor.config, other.config):
+        for name in differing_others(mine, theirs):
+            entry = _Difference(f"{part}{name}", frozenset(), mine[name], theirs[name])
+            warnings.append(f"{_said(entry, donor, other)}: the output has the donor's")
     return warnings
 
 
-def _meaning(config: dict[str, Any]) -> dict[str, Any]:
-    """The compared fields that a config states, in one form."""
-    part = text_config(config)
-    found: dict[str, Any] = {}
-    for name in (*HEADS, *PLAIN):
-        for alias in _ALIASES.get(name, (name,)):
-            value = part.get(alias, config.get(alias))
-            if value is not None:
-                found[name] = float(value) if _is_number(value) else value
-                break
-    if (layers := layer_count(config)) is not None:
-        found[LAYERS] = layers
-    heads, hidden = found.get("num_attention_heads"), part.get("hidden_size")
-    if heads:
-        found.setdefault("num_key_value_heads", heads)
-        if isinstance(hidden, int):
-            found.setdefault("head_dim", hidden / heads)
-    return found | _rope(part)
+def check_stacks(donor: ModelView, other: ModelView, allowed: Collection[str]) -> None:
+    """Refuse models of different depths whose configs state none, counted by their tensors.
+
+    Raises BadInputError.
+    """
+    if layer_count(donor.layout.config) is not None or "num_hidden_layers" in allowed:
+        return
+    for stack, count in donor.stacks.items():
+        found = other.stacks.get(stack, count)
+        if found != count:
+            entry = _Difference("num_hidden_layers", frozenset(), count, found)
+            raise _refusal(donor.layout, other.layout, [entry])
 
 
-def _rope(config: dict[str, Any]) -> dict[str, Any]:
-    """Base and scaling of the rotary position embedding, from either of the forms that configs have."""
-    nested = config.get("rope_parameters")
-    parameters = dict(nested) if isinstance(nested, Mapping) else {}
-    scaling = config.get("rope_scaling")
-    if isinstance(scaling, Mapping):
-        parameters |= scaling
-    theta = parameters.pop("rope_theta", config.get("rope_theta", config.get("rotary_emb_base")))
-    kind = parameters.pop("rope_type", parameters.pop("type", "default"))
-    found: dict[str, Any] = {}
-    if _is_number(theta):
-        found["rope_theta"] = float(theta)
-        scaled = {key: float(value) if _is_number(value) else value for key, value in parameters.items()}
-        found["rope_scaling"] = "none" if kind == "default" else {"rope_type": kind, **scaled}
-    return found
+def check_shared_layers(
+    donor: ModelView, other: ModelView, extra: Sequence[str], allowed: Collection[str]
+) -> None:
+    """Refuse a model with tensors (``extra``) that the donor lacks in layers that both have: without them
+    (biases, norms) the layer is another function. Whole layers and parts that the donor lacks are left out.
+
+    Raises BadInputError naming the first tensor.
+    """
+    if TENSORS in allowed:
+        return
+    layers = {(part.stack, part.index) for name in donor.names if (part := split_name(name))}
+    missed = [
+        name
+        for name in extra
+        if (part := split_name(name))
+        and (part.stack, part.index) in layers
+        and other.layout.tensors[name].dtype.floating
+        and not name.endswith(_BUFFERS)
+    ]
+    if missed:
+        raise BadInputError(
+            f"{other.layout.folder} has {len(missed)} tensor(s) in layers that {donor.layout.folder} has "
+            f"without them, first {missed[0]}: a layer that loses one computes something else. Merge models "
+            f"with the same tensors, or allow it by --allow-mismatch {TENSORS} (in the recipe: "
+            f"allow_mismatch: [{TENSORS}])",
+            code="tensor_mismatch",
+            file=str(other.layout.folder),
+            field=missed[0],
+        )
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _parts(
+    mine: Mapping[str, Any], other: Mapping[str, Any]
+) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """The language model's parts of two configs, and the further parts (a vision tower's) that both have."""
+    yield "", {**mine, **text_config(dict(mine))}, {**other, **text_config(dict(other))}
+    for key in mine:
+        if key.endswith("_config") and key != "text_config":
+            one, two = mine[key], other.get(key)
+            if isinstance(one, Mapping) and isinstance(two, Mapping):
+                yield f"{key}.", one, two
+
+
+def _differences(mine: Mapping[str, Any], other: Mapping[str, Any], *, depth: bool) -> Iterator[_Difference]:
+    for part, one, two in _parts(mine, other):
+        first, second = meaning(one, depth=depth), meaning(two, depth=depth)
+        depths = [key for key in ("num_hidden_layers", "num_decoder_layers") if key in first]
+        is_deeper = any(not same(first[key][1], second[key][1]) for key in depths)
+        for key in depths + [key for key in second if key not in depths]:
+            name, value = second[key]
+            if same(first[key][1], value) or only_follows(key, one, two) or (is_deeper and key in BY_LAYER):
+                continue  # what follows from another difference is not named beside it
+            names = {key, name, first[key][0]} | ({"rope_parameters"} if key.startswith("rope_") else set())
+            yield _Difference(f"{part}{name}", frozenset(names), first[key][1], value)
+
+
+def _said(entry: _Difference, donor: ModelLayout, other: ModelLayout) -> str:
+    return (
+        f"{entry.field} is {_text(entry.mine)} in {donor.folder} and {_text(entry.other)} in {other.folder}"
+    )
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) < 200 else f"{text[:200]}..."
+
+
+def _refusal(donor: ModelLayout, other: ModelLayout, refused: Sequence[_Difference]) -> BadInputError:
+    names = list(dict.fromkeys(entry.name for entry in refused))
+    more = f" ({', '.join(entry.field for entry in refused[1:])} differ too)" if len(refused) > 1 else ""
+    options = " ".join(f"--allow-mismatch {name}" for name in names)
+    return BadInputError(
+        f"{_said(refused[0], donor, other)}{more}: their weights do not mean the same. Merge models of one "
+        f"kind, or allow it by {options} (in the recipe: allow_mismatch: [{', '.join(names)}])",
+        code="config_mismatch",
+        file=str(other.folder / "config.json"),
+        field=refused[0].field,
+    )

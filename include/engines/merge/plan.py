@@ -26,25 +26,32 @@ from typing import Any
 from engines.contract import BadInputError
 from engines.merge.architecture import ModelView, architecture, belongs_to_first, split_name
 from engines.merge.groups import Group, layer_groups
-from engines.merge.likeness import check_alike, check_not_quantised
+from engines.merge.likeness import check_alike, check_shared_layers, check_stacks
 from engines.merge.methods import Base, Parameter, Scope
 from engines.merge.methods.task_vectors import ZERO_WEIGHT
 from engines.merge.output_config import output_config
 from engines.merge.planned import MergePlan, PlannedInput, PlannedTensor
+from engines.merge.quantisation import check_config_is_plain, check_tensors_are_plain
 from engines.merge.recipe_data import Parameters, Recipe
 from engines.merge.references import ModelRef
 from engines.merge.vocabulary import check_vocabularies
 from engines.merge.wording import wrong
 from engines.tensor.dtypes import BY_NAME, promote
-from engines.tensor.layout import ModelLayout, TensorInfo, read_layout
+from engines.tensor.layout import ModelLayout, TensorInfo, read_layout, read_model_config
 
 
 def open_models(recipe: Recipe, base_folder: Path | None = None) -> dict[ModelRef, ModelLayout]:
-    """Layouts of all models of a recipe; relative paths start at ``base_folder``. Raises BadInputError."""
-    return {
-        reference: read_layout(reference.folder(base_folder, recipe.file))
-        for reference in recipe.references()
-    }
+    """Layouts of all models of a recipe; relative paths start at ``base_folder``.
+
+    Raises BadInputError, for quantised models too: nothing of them can be merged.
+    """
+    found = {}
+    for reference in recipe.references():
+        folder = reference.folder(base_folder, recipe.file)
+        check_config_is_plain(folder, read_model_config(folder))
+        found[reference] = read_layout(folder)
+        check_tensors_are_plain(found[reference])
+    return found
 
 
 def make_plan(recipe: Recipe, models: Mapping[ModelRef, ModelLayout], *, strict: bool = False) -> MergePlan:
@@ -249,7 +256,6 @@ class _Planner:
     def _check_architectures(self) -> None:
         mine = self.donor.layout
         for view in self.views.values():
-            check_not_quantised(view.layout)
             view.check_layers()
             self.warnings += view.layout.notes
         for layout in self.models.values():
@@ -263,6 +269,8 @@ class _Planner:
                 )
             allowed, same_depth = self.recipe.allow_mismatch, not self.recipe.slices
             self.warnings += check_alike(mine, layout, allowed, same_depth=same_depth)
+            if same_depth:
+                check_stacks(self.donor, ModelView(layout), allowed)
 
     def _tokenizer(self) -> ModelLayout:
         folders = [self.donor.layout.folder]
@@ -286,6 +294,7 @@ class _Planner:
             extra = sorted(set(view.names) - used)
             if not extra:
                 continue
+            check_shared_layers(self.donor, view, extra, self.recipe.allow_mismatch)
             listed = ", ".join(extra[:3]) + (f" and {len(extra) - 3} more" if len(extra) > 3 else "")
             message = f"{reference} has {len(extra)} tensor(s) that {self.donor_reference} lacks: {listed}"
             if self.strict:

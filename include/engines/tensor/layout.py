@@ -69,18 +69,34 @@ def read_layout(folder: Path) -> ModelLayout:
     Raises BadInputError naming file and tensor where a file is missing, truncated or corrupt, the index and
     the files disagree, or two files hold a tensor of the same name.
     """
-    if not folder.is_dir():
-        raise BadInputError(f"there is no model folder {folder}", file=str(folder), field="model")
-    config = read_json_object(folder / "config.json", "every model folder needs its config")
+    config = read_model_config(folder)
     index, single = folder / INDEX, folder / SINGLE
     # The same choice as transformers makes, so that what is evaluated is what is merged.
     is_sharded = index.exists() and not single.exists()
     tensors = _sharded(folder, index) if is_sharded else read_header(_single_file(folder))
-    notes = (f"{folder} has both {SINGLE} and {INDEX}: {SINGLE} is read",) if index.exists() else ()
     if not tensors:
         raise BadInputError(f"{folder} holds no tensors", file=str(folder), field="model")
     files = tuple(sorted({info.file for info in tensors.values()}))
-    return ModelLayout(folder, config, tensors, files, () if is_sharded else notes)
+    return ModelLayout(folder, config, tensors, files, () if is_sharded else _beside(folder))
+
+
+def read_model_config(folder: Path) -> dict[str, Any]:
+    """A model folder's config. Raises BadInputError where the folder or the file is missing or broken."""
+    if not folder.is_dir():
+        raise BadInputError(f"there is no model folder {folder}", file=str(folder), field="model")
+    return read_json_object(folder / "config.json", "every model folder needs its config")
+
+
+def _beside(folder: Path) -> tuple[str, ...]:
+    """A note where an index beside the single file names other files: two models lie in one folder."""
+    index = folder / INDEX
+    if not index.exists():
+        return ()
+    try:
+        named = set(_weight_map(index).values())
+    except BadInputError:
+        named = set()
+    return () if named == {SINGLE} else (f"{folder} has both {SINGLE} and {INDEX}: {SINGLE} is read",)
 
 
 def read_json_object(path: Path, why: str) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from tests.builders.engine_context import engine_context
-from tests.builders.evolving import SmallSearch
+from tests.builders.evolving import SmallSearch, write_random
 
 from engines.benchmark.engine import run
 from engines.benchmark.rows import BEST_UNIFORM
 from engines.contract import BadInputError, Preempted
 from engines.evaluation.engine import run as evaluate
+from engines.evolution.baselines import uniform_recipes
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +106,37 @@ def test_a_model_whose_weights_are_broken_is_shown_as_failed_and_the_others_go_o
     assert "base" in outcome.metrics
     text = (tmp_path / "output" / "scoreboard.txt").read_text()
     assert "the score is nan" in text
+
+
+def test_a_recipe_whose_models_do_not_agree_is_shown_as_failed_and_the_others_go_on(
+    tmp_path: Path, models: SmallSearch
+) -> None:
+    write_random(tmp_path / "turned", 7)
+    config = json.loads((tmp_path / "turned" / "config.json").read_text())
+    (tmp_path / "turned" / "config.json").write_text(json.dumps({**config, "rope_theta": 1e6}))
+    strange = plain_recipe(models, 0.4, -0.2)
+    strange["models"][0]["model"] = str(tmp_path / "turned")
+    recipes = {"strange": strange, "merged": plain_recipe(models, 0.4, -0.2)}
+    asked = given(models, recipes=recipes)
+    del asked["uniform"]  # the strange recipe is the first that is opened
+    run(engine_context("benchmark", asked, tmp_path))
+    rows = json.loads((tmp_path / "output" / "scoreboard.json").read_text())["rows"]
+    failed = {row["name"]: row["failed"] for row in rows if "failed" in row}
+    assert list(failed) == ["strange"]
+    assert "rope_theta is" in failed["strange"]
+
+
+def test_two_models_in_one_folder_are_warned_of(tmp_path: Path, models: SmallSearch) -> None:
+    write_random(tmp_path / "both", 7)
+    (tmp_path / "both" / "model.safetensors.index.json").write_text("{}")
+    asked = given(models, models={"both": str(tmp_path / "both")})
+    outcome = run(engine_context("benchmark", asked, tmp_path))
+    assert any("model.safetensors is read" in warning for warning in outcome.metrics["warnings"])
+
+
+def test_the_uniform_averages_allow_what_their_recipe_allows(models: SmallSearch) -> None:
+    recipes = uniform_recipes({**models.recipe, "allow_mismatch": ["rope_theta"]}, (0.5,))
+    assert [recipe["allow_mismatch"] for recipe in recipes.values()] == [["rope_theta"]] * 2
 
 
 def test_it_goes_on_where_it_was_told_to_stop(tmp_path: Path, models: SmallSearch) -> None:
