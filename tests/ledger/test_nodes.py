@@ -13,6 +13,7 @@ from emep.api.schemas import (
     NodeRequest,
 )
 from emep.exceptions import ConflictError, InvalidError, NotFoundError
+from emep.policy import parse_policy
 
 
 def states(bench: Bench, name: str = "n0") -> list[str]:
@@ -151,6 +152,52 @@ def test_a_report_names_gpus_that_the_node_has_and_each_once(bench: Bench) -> No
         bench.ledger.report_health("n0", HealthReport(gpus=[GpuHealth(index=0), GpuHealth(index=0)]))
     with pytest.raises(NotFoundError, match="register"):
         bench.ledger.report_health("nosuch", HealthReport(gpus=[]))
+
+
+# ---- Xids ----------------------------------------------------------------------------------------------
+
+
+def xid_report(bench: Bench, xid: int) -> None:
+    """A report that GPU 0 of a node with one GPU is well, and that its work is to be restarted."""
+    bench.ledger.report_health("n0", HealthReport(gpus=[GpuHealth(index=0, restart_xid=xid)]))
+
+
+def test_an_xid_that_asks_for_a_restart_sends_the_work_back_and_leaves_the_gpu_in_service(
+    bench: Bench,
+) -> None:
+    bench.node(gpus=1)
+    job = bench.running()
+    bench.alive(20, job)
+    xid_report(bench, 94)
+    told = bench.job(job)
+    assert told.state is JobState.YIELDING
+    assert "Xid 94 on GPU n0:0" in told.reason
+    back = bench.complete(job, 1)
+    assert (back.state, back.requeues) == (JobState.PENDING, 1), "no failure of the work's own"
+    assert states(bench) == ["healthy"]
+    bench.until_due(back)
+    bench.plan()
+    assert bench.job(job).state is JobState.STARTING
+
+
+def test_an_xid_of_what_ran_on_the_gpu_before_is_no_matter_of_the_work_that_runs_there_now(
+    bench: Bench,
+) -> None:
+    bench.node(gpus=1)
+    bench.report("n0")
+    bench.clock.advance(5)
+    job = bench.running()
+    bench.clock.advance(5)
+    xid_report(bench, 94)
+    assert bench.job(job).state is JobState.RUNNING
+
+
+def test_a_report_is_answered_with_what_the_policy_says_of_xids(bench: Bench) -> None:
+    bench.node(gpus=1)
+    report = HealthReport(gpus=[GpuHealth(index=0)])
+    assert bench.ledger.report_health("n0", report).xids == {}
+    bench.policy = parse_policy({"xids": {94: "reset"}})
+    assert bench.ledger.report_health("n0", report).xids == {94: "reset"}
 
 
 # ---- the end of a node ---------------------------------------------------------------------------------

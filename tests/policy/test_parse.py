@@ -389,3 +389,25 @@ def test_every_preset_that_ships_is_valid() -> None:
         assert isinstance(load_preset(name), Policy)
     with pytest.raises(PolicyError, match="no such preset"):
         load_preset("nonsense")
+
+
+def test_xids_are_numbers_with_an_action_each() -> None:
+    policy = parse_policy_text('xids: {94: reset, "109": ignore}', source="p.yaml")
+    assert policy.xids == {94: "reset", 109: "ignore"}
+    assert parse_policy(policy.describe()).xids == policy.xids
+    assert parse_policy({"xids": {94: None}}, base=policy).xids == {109: "ignore"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("xids: {94: shrug}", "xids.94: unknown value 'shrug'"),
+        ("xids: {ecc: reset}", "xids.ecc: an Xid is a whole number above 0, not 'ecc'"),
+        ("xids: {0: reset}", "xids.0: an Xid is a whole number above 0"),
+        ("xids: [94]", "expected Xid: action, as in {94: reset}"),
+        ("node_checks: {quick_failures: many}", "node_checks.quick_failures: expected a whole number"),
+        ("node_checks: {within: soon}", "node_checks.within"),
+    ],
+)
+def test_what_is_no_check_of_a_node_or_an_xid_is_refused_by_its_path(text: str, words: str) -> None:
+    assert words in said(text)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from emep.agent.folders import read_json, takes_files, write_atomically
 from emep.agent.settings import AgentSettings, AgentStartError
 from emep.agent.telemetry import Telemetry
+from emep.agent.telemetry.xids import XidRules
 from emep.api.schemas import GpuHealth, HealthReport, NodeRequest
 from emep.client import AsyncEmepClient, EmepApiError, EmepConnectionError, EmepError, calls
 
@@ -25,6 +26,8 @@ class NodeReporter:
         self._settings, self._telemetry, self._client = settings, telemetry, client
         self._mark = settings.state_dir / "registered.json"
         self.gpus = {gpu.index: gpu for gpu in telemetry.describe()}
+        self._unsent_restarts: dict[int, int] = {}
+        """GPU index -> an Xid that asks for a restart, and that no report has delivered yet."""
         self.cannot_start: str | None = None
         """Why no work can be started on this node, since an order could not be carried out for it."""
 
@@ -126,7 +129,7 @@ class NodeReporter:
                 gpus = await asyncio.to_thread(self._telemetry.sample, held)
                 if self.cannot_start is not None:
                     gpus = await asyncio.to_thread(self._without_free, gpus, held)
-                await self._client.raw(calls.report_health(self._settings.name, HealthReport(gpus=gpus)))
+                await self._report(gpus)
             except EmepError as error:
                 log.warning("health report: %s", error)
                 await self.register_if_unknown(error)
@@ -135,6 +138,26 @@ class NodeReporter:
                 log.exception("the GPUs' health could not be read")
             due = max(due + self._settings.report_every, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
+
+    async def _report(self, gpus: Sequence[GpuHealth]) -> None:
+        """Send a report, and take over what the policy says of Xids. What happens once is sent until it
+        arrives.
+        """
+        self._unsent_restarts |= {gpu.index: gpu.restart_xid for gpu in gpus if gpu.restart_xid is not None}
+        whole = [
+            gpu.model_copy(update={"restart_xid": self._unsent_restarts[gpu.index]})
+            if gpu.index in self._unsent_restarts
+            else gpu
+            for gpu in gpus
+        ]
+        answer = await self._client.raw(calls.report_health(self._settings.name, HealthReport(gpus=whole)))
+        self._unsent_restarts.clear()
+        # An API of an earlier release says nothing of Xids.
+        xids = (answer or {}).get("xids") or {}
+        try:
+            self._telemetry.xid_rules = XidRules({int(xid): action for xid, action in xids.items()})
+        except ValueError as error:
+            log.warning("what the API says of Xids is not understood, the rules stay as they are: %s", error)
 
     def _without_free(self, gpus: Sequence[GpuHealth], held: Collection[int]) -> list[GpuHealth]:
         """The report of a node that starts nothing: what runs goes on, but no free GPU is to be granted.

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         Page,
         PollAnswer,
         PollRequest,
+        ReportAnswer,
     )
 
 __all__ = [
@@ -184,9 +185,9 @@ def register_node(request: NodeRequest) -> Call[NodeView]:
     return Call("POST", "/nodes", "NodeView", body=request)
 
 
-def report_health(name: str, report: HealthReport) -> Call[NodeView]:
+def report_health(name: str, report: HealthReport) -> Call[ReportAnswer]:
     """The ten-second report."""
-    return Call("POST", _at("nodes", name, "health"), "NodeView", body=report)
+    return Call("POST", _at("nodes", name, "health"), "ReportAnswer", body=report)
 
 
 def poll(name: str, request: PollRequest) -> Call[PollAnswer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from sqlalchemy import delete, func, select
@@ -14,6 +15,7 @@ from emep.api.schemas import (
     NodeRequest,
     NodeView,
     Page,
+    ReportAnswer,
 )
 from emep.exceptions import ConflictError, InvalidError
 from emep.ledger.base import LedgerBase
@@ -153,7 +155,7 @@ class Nodes(LedgerBase):
 
     # ---- health --------------------------------------------------------------------------------------------
 
-    def report_health(self, name: str, report: HealthReport) -> NodeView:
+    def report_health(self, name: str, report: HealthReport) -> ReportAnswer:
         """Count one check for each GPU of the node; one that the report leaves out has failed it.
 
         After ``failed_checks`` failures in a row a GPU is unhealthy and its jobs are told to yield, after
@@ -165,7 +167,7 @@ class Nodes(LedgerBase):
                 raise InvalidError(f"gpus: index {entry.index} comes twice", field="gpus")
             seen.add(entry.index)
         self.database.write(lambda tx: self._report(tx, name, {entry.index: entry for entry in report.gpus}))
-        return self.nodes(name)[0]
+        return ReportAnswer(**dict(self.nodes(name)[0]), xids=dict(self.policy.xids))
 
     def _report(self, tx: Transaction, name: str, entries: dict[int, GpuHealth]) -> None:
         node = get_node(tx.session, name, lock=True)
@@ -182,6 +184,8 @@ class Nodes(LedgerBase):
             if entry is None:
                 self.failed_check(tx, gpu, NO_REPORT, f"no report of GPU {index}")
                 continue
+            if entry.restart_xid is not None:
+                self._restart_work(tx, gpu, entry.restart_xid)
             gpu.utilization, gpu.temperature_c = entry.utilization, entry.temperature_c
             gpu.memory_used, gpu.reported_at = entry.memory_used, tx.now
             if entry.healthy:
@@ -222,13 +226,25 @@ class Nodes(LedgerBase):
             reason = f"GPU {gpu.node}:{gpu.gpu_index} is healthy again after {checks}"
             tx.emit("gpu_healthy", node=gpu.node, reason=reason, gpu_index=gpu.gpu_index)
 
-    def _yield_gpu(self, tx: Transaction, gpu: Gpu, reason: str) -> None:
-        """Tell the job on a GPU that was reported bad to yield."""
+    def _restart_work(self, tx: Transaction, gpu: Gpu, xid: int) -> None:
+        """An Xid asks for the work on a GPU to be restarted: it goes back to the queue, the GPU stays.
+
+        Only work that has run there since before the last report: else the Xid may be another job's.
+        """
+        sentence = f"Xid {xid} on GPU {gpu.node}:{gpu.gpu_index} asks for its work to be restarted"
+        tx.emit("gpu_xid", node=gpu.node, code=f"xid_{xid}", reason=sentence, gpu_index=gpu.gpu_index)
+        if gpu.reported_at is not None:
+            self._yield_gpu(tx, gpu, sentence, before=gpu.reported_at)
+
+    def _yield_gpu(self, tx: Transaction, gpu: Gpu, reason: str, before: float = math.inf) -> None:
+        """Tell the job on a GPU that was reported bad to yield, if it began ``before`` then."""
         held = tx.session.get(AllocationGpu, (gpu.node, gpu.gpu_index))
         if held is None:
             return
         allocation = tx.session.get(Allocation, held.allocation_id)
         if allocation is None or allocation.state != AllocationState.ACTIVE.value:
+            return
+        if (allocation.first_heartbeat_at or allocation.granted_at) > before:
             return
         job = get_job(tx.session, allocation.job_id)
         if JobState(job.state) is JobState.RUNNING:

@@ -15,6 +15,7 @@ from emep.policy.sections import (
     HealthPolicy,
     LeasePolicy,
     LimitsPolicy,
+    NodeChecksPolicy,
     PreemptionPolicy,
     ProjectPolicy,
     QueuePolicy,
@@ -30,6 +31,7 @@ __all__ = [
     "HealthPolicy",
     "LeasePolicy",
     "LimitsPolicy",
+    "NodeChecksPolicy",
     "Policy",
     "PreemptionPolicy",
     "ProjectPolicy",
@@ -66,6 +68,9 @@ class Policy:
     """Tier -> classes, highest first."""
     lease: LeasePolicy = field(default_factory=LeasePolicy)
     health: HealthPolicy = field(default_factory=HealthPolicy)
+    node_checks: NodeChecksPolicy = field(default_factory=NodeChecksPolicy)
+    xids: Mapping[int, str] = field(default_factory=dict)
+    """Xid -> one of ``XID_ACTIONS``, where NVIDIA's own is not wanted."""
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     limits: LimitsPolicy = field(default_factory=LimitsPolicy)
     roots: RootsPolicy = field(default_factory=RootsPolicy)

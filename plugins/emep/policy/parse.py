@@ -20,6 +20,7 @@ from emep.policy.model import (
     UserPolicy,
 )
 from emep.policy.reading import Value
+from emep.policy.sections import XID_ACTIONS
 
 ORDERS = ("submit_time", "shortest", "smallest_area")
 OVERTAKING = ("free", "bounded")
@@ -85,6 +86,8 @@ def _plain_values(found: Mapping[str, Value], base: Policy) -> dict[str, Any]:
         "simulation": lambda value: _section(value, base.simulation),
         "lease": lambda value: _section(value, base.lease),
         "health": lambda value: _section(value, base.health),
+        "node_checks": lambda value: _section(value, base.node_checks),
+        "xids": lambda value: _xids(value, base.xids),
         "retries": lambda value: _section(value, base.retries),
         "limits": lambda value: _section(value, base.limits),
         "roots": lambda value: _roots(value, base.roots),
@@ -106,6 +109,22 @@ def _roots(value: Value, base: RootsPolicy) -> RootsPolicy:
     return replace(base, **read)
 
 
+def _xids(value: Value, base: Mapping[int, str]) -> dict[int, str]:
+    """Xid -> action; an empty one goes back to NVIDIA's."""
+    if value.raw is not None and not isinstance(value.raw, Mapping):
+        raise value.error(f"expected Xid: action, as in {{94: reset}}, not {value.raw!r}")
+    result = dict(base)
+    for key, raw in (value.raw or {}).items():
+        text, item = str(key), value.at(raw, str(key))
+        if isinstance(key, bool) or not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
+            raise item.error(f"an Xid is a whole number above 0, not {key!r}")
+        if raw is None:
+            result.pop(int(text), None)
+        else:
+            result[int(text)] = item.choice(XID_ACTIONS)
+    return result
+
+
 def _folder(value: Value) -> str:
     """An absolute path, also as a ``file://`` URI, with ``..`` taken out."""
     text = value.text()
@@ -118,7 +137,7 @@ def _folder(value: Value) -> str:
     return path
 
 
-_COUNTS = {"failed_checks", "good_checks", "max", "max_infrastructure", "pending_jobs"}
+_COUNTS = {"failed_checks", "good_checks", "quick_failures", "max", "max_infrastructure", "pending_jobs"}
 _AT_LEAST_ONE = {"failed_checks", "good_checks", "pending_jobs"}
 
 

@@ -49,6 +49,22 @@ class HealthPolicy:
     good_checks: int = 3
 
 
+XID_ACTIONS = ("ignore", "restart_app", "reset", "reboot", "check_row_remap")
+"""What may be done about an Xid; the agent's table says what is done where the policy is silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChecksPolicy:
+    """When a node that fails what it is given gets no more, and how it comes back."""
+
+    quick_failures: int = 3
+    """Different jobs in a row that fail quickly on a node take it out of service; 0: never."""
+    within: float = 60.0
+    """A job that ends by a failure within so many seconds of its grant has failed quickly."""
+    cool_down: float = 300.0
+    """Seconds before a node that was taken out is tried again, with one job."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """Retries of a task, and requeues for infrastructure, which are counted apart."""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from emep.agent.telemetry.nvidia import NvidiaTelemetry, open_nvidia
+from emep.agent.telemetry.xids import XidRules
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)
@@ -32,8 +33,9 @@ class Nvml:
     ) -> None:
         self.gpus, self.links, self.slices, self.clique = gpus, links, slices or {}, clique
         self.lost: set[int] = set()
-        self.events: list[tuple[int, int]] = []
+        self.events: list[tuple[int, ...]] = []
         self.remap_failed: set[int] = set()
+        self.remap_pending: set[int] = set()
         self.ecc_errors, self.temperature = 3, 55
 
     def __getattr__(self, name: str) -> Any:
@@ -103,7 +105,7 @@ class Nvml:
         return self.ecc_errors
 
     def nvmlDeviceGetRemappedRows(self, handle: int) -> tuple[int, int, int, int]:
-        return 0, 0, 0, int(handle in self.remap_failed)
+        return 0, 0, int(handle in self.remap_pending), int(handle in self.remap_failed)
 
     def nvmlEventSetCreate(self) -> object:
         return object()
@@ -114,8 +116,11 @@ class Nvml:
     def nvmlEventSetWait_v2(self, events: object, timeout: int) -> SimpleNamespace:
         if not self.events:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
-        gpu, xid = self.events.pop(0)
-        return SimpleNamespace(device=gpu, eventData=xid)
+        gpu, xid, *instance = self.events.pop(0)
+        return SimpleNamespace(device=gpu, eventData=xid, gpuInstanceId=(instance or [0xFFFFFFFF])[0])
+
+    def nvmlDeviceGetGpuInstanceId(self, handle: tuple[int, int]) -> int:
+        return handle[1]
 
 
 @pytest.fixture
@@ -181,13 +186,76 @@ def test_a_lost_gpu_is_unhealthy_and_the_others_are_reported(telemetry: Open) ->
     assert well.healthy
 
 
-def test_an_xid_condemns_its_gpu_unless_the_application_is_to_blame(telemetry: Open) -> None:
+@pytest.mark.parametrize(
+    ("xid", "reason", "restarts"),
+    [
+        (13, "", True),
+        (31, "", True),
+        (94, "", True),
+        (43, "", False),
+        (45, "", False),
+        (48, "Xid 48: reset the GPU", False),
+        (79, "Xid 79: reboot the node", False),
+        (95, "Xid 95: reset the GPU", False),
+        (109, "Xid 109: reset the GPU", False),
+        (119, "Xid 119: reset the GPU", False),
+        (140, "Xid 140: reset the GPU", False),
+        (63, "", False),
+        (64, "", False),
+        (4711, "Xid 4711: reset the GPU", False),
+    ],
+)
+def test_an_xid_has_the_consequence_that_nvidia_publishes(
+    telemetry: Open, xid: int, reason: str, restarts: bool
+) -> None:
     found = telemetry(2, set())
-    found._nvml.events += [(0, 79), (1, 31)]
+    found._nvml.events.append((0, xid))
     first, second = found.sample({})
-    assert (first.healthy, first.reason, first.xid) == (False, "Xid 79", 79)
-    assert second.healthy
-    assert not found.sample({})[0].healthy, "until the agent starts anew, as after a repair"
+    assert (first.healthy, first.reason, first.restart_xid) == (not reason, reason, xid if restarts else None)
+    assert first.xid == (xid if reason else None)
+    assert (second.healthy, second.restart_xid) == (True, None)
+    again = found.sample({})[0]
+    assert again.healthy == (not reason), "out until the agent starts anew, as after a repair"
+    assert again.restart_xid is None, "an Xid happens once"
+
+
+def test_a_contained_memory_error_is_not_held_against_the_gpu_by_its_count(telemetry: Open) -> None:
+    found = telemetry(1, set())
+    found._nvml.events.append((0, 94))
+    found._nvml.ecc_errors += 1
+    assert found.sample({})[0].healthy
+    found._nvml.ecc_errors += 1
+    assert not found.sample({})[0].healthy, "one that no Xid explains"
+
+
+def test_the_policy_says_what_is_done_about_an_xid(telemetry: Open) -> None:
+    found = telemetry(1, set())
+    found._nvml.events.append((0, 94))
+    assert found.sample({})[0].healthy
+    found.xid_rules = XidRules({94: "reset"})
+    assert found.sample({})[0].reason == "Xid 94: reset the GPU", "what was seen before counts, too"
+    found._nvml.events.append((0, 79))
+    found.xid_rules = XidRules({94: "ignore", 79: "ignore"})
+    assert found.sample({})[0].healthy
+
+
+def test_rows_that_wait_to_be_remapped_take_the_gpu_out_until_it_was_reset(telemetry: Open) -> None:
+    found = telemetry(2, set())
+    found._nvml.remap_pending.add(0)
+    assert [gpu.reason for gpu in found.sample({})] == ["memory rows wait to be remapped: reset the GPU", ""]
+    found.xid_rules = XidRules({63: "ignore"})
+    assert found.sample({})[0].healthy
+    found.xid_rules = XidRules()
+    found._nvml.remap_pending.clear()
+    assert found.sample({})[0].healthy
+
+
+def test_an_xid_of_one_mig_slice_restarts_the_work_on_that_slice_alone(telemetry: Open) -> None:
+    found = telemetry(1, set(), slices={0: 2})
+    found._nvml.events += [(0, 94, 1)]
+    assert [gpu.restart_xid for gpu in found.sample({})] == [None, 94]
+    found._nvml.events += [(0, 95, 1)]
+    assert [gpu.healthy for gpu in found.sample({})] == [False, False], "a reset is one of the whole GPU"
 
 
 def test_failed_row_remapping_condemns_the_gpu(telemetry: Open) -> None:

@@ -79,7 +79,8 @@ def test_a_fault_can_be_put_on_a_gpu_and_taken_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("measured", "reason"),
     [
-        ({"xid": 79}, "Xid 79"),
+        ({"xid": 79}, "Xid 79: reboot the node"),
+        ({"xid": 63}, ""),
         ({"xid": 31}, ""),
         ({"ecc_errors": 2}, "2 uncorrected memory errors (ECC) since the agent started"),
         ({"temperature_c": 96}, "96 C, its limit is 95 C"),
@@ -97,6 +98,32 @@ def test_what_is_measured_on_a_simulated_gpu_is_judged_as_on_a_real_one(
     shown = sample.model_dump(exclude_none=True)
     for name, value in measured.items():
         assert shown.get(name) == value or value == "hot"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("pending", "memory rows wait to be remapped: reset the GPU"),
+        ("failed", "memory row remapping failed: the GPU needs to be replaced"),
+    ],
+)
+def test_the_remapper_of_a_simulated_gpu_has_a_state_of_its_own(
+    tmp_path: Path, state: str, reason: str
+) -> None:
+    faults = tmp_path / "faults.json"
+    faults.write_text(json.dumps({"1": {"xid": 63, "remapping": state}}))
+    assert simulated(faults).sample({})[1].reason == reason
+
+
+def test_an_xid_of_the_file_asks_once_for_a_restart(tmp_path: Path) -> None:
+    faults = tmp_path / "faults.json"
+    telemetry = simulated(faults)
+    faults.write_text(json.dumps({"1": {"xid": 94}}))
+    assert [telemetry.sample({})[1].restart_xid for _ in range(2)] == [94, None]
+    faults.write_text("{}")
+    telemetry.sample({})
+    faults.write_text(json.dumps({"1": {"xid": 94}}))
+    assert telemetry.sample({})[1].restart_xid == 94
 
 
 def test_no_gpu_is_visible_to_work_on_a_simulated_one(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from emep.agent.telemetry.xids import XidRules
 from emep.api.schemas import GpuHealth, GpuReport
 
 
@@ -22,6 +23,9 @@ class Telemetry(Protocol):
     def describe(self) -> list[GpuReport]:
         """The GPUs as the node registers them, by index."""
         ...
+
+    xid_rules: XidRules
+    """What is done about an Xid; the agent sets it to what the control plane's policy says."""
 
     def sample(self, holders: Mapping[int, int]) -> list[GpuHealth]:
         """How each GPU is now. ``holders``: GPU index -> session of the work that was granted it."""
@@ -40,6 +44,9 @@ class NoGpus:
     """A node that offers only CPU and memory."""
 
     kind = "none"
+
+    def __init__(self) -> None:
+        self.xid_rules = XidRules()
 
     def describe(self) -> list[GpuReport]:
         """No GPUs."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from emep.agent.telemetry import TelemetryError
 from emep.agent.telemetry.judgement import Reading, fault
+from emep.agent.telemetry.xids import XidRules
 from emep.api.schemas import GpuHealth, GpuReport
 
 
@@ -50,6 +51,7 @@ class AmdTelemetry:
 
     def __init__(self, node: str, smi: ModuleType) -> None:
         self._node, self._smi = node, smi
+        self.xid_rules = XidRules()
         handles = smi.amdsmi_get_processor_handles()
         self._devices = [self._describe(number, handle) for number, handle in enumerate(handles)]
         self._ecc_before = {device.report.index: self._ecc_errors(device) for device in self._devices}

@@ -3,7 +3,7 @@
 A check that fails is only a check: the control plane condemns a GPU after ``health.failed_checks`` of them in
 a row (policy) and takes it back after ``health.good_checks`` good ones.
 
-Facts about Xid numbers: NVIDIA's "Xid Errors" guide. Memory and utilization are reported and never judged: a
+What an Xid asks for is data, in ``xids``. Memory and utilization are reported and never judged: a
 full or busy GPU is a GPU at work.
 """
 
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Xids that a program's own fault causes; the GPU is well. All others need a reset or a technician."""
+from emep.agent.telemetry.xids import REMAP_FAILED, REMAPPED, TODO, XidAction, XidRules
+
 HOTTEST_C = 95.0
 """Degrees Celsius at which a GPU counts as too hot where its driver does not tell its own limit."""
 NEW_ECC_ERRORS = 1
@@ -25,7 +25,7 @@ class Reading:
     """What was measured on one GPU; None: this GPU or driver does not tell."""
 
     xid: int | None = None
-    """The last Xid that is not the application's fault."""
+    """The last Xid that takes the GPU out of service, by the rules that it is judged by."""
     ecc_errors: int | None = None
     """Uncorrected memory errors, counted by the driver since it was loaded."""
     ecc_errors_before: int | None = None
@@ -35,19 +35,22 @@ class Reading:
     """Where the GPU itself begins to slow down, or is critical."""
     remapping_failed: bool = False
     """Broken memory rows could not be replaced by spare ones."""
+    remapping_pending: bool = False
+    """Broken memory rows are replaced at the next reset of the GPU."""
 
 
-def is_hardware_xid(xid: int) -> bool:
-    """Whether an Xid says that the GPU itself is in trouble."""
-    return xid not in APPLICATION_XIDS
+STANDARD = XidRules()
 
 
-def fault(reading: Reading) -> str:
+def fault(reading: Reading, rules: XidRules = STANDARD) -> str:
     """Why a GPU fails its check, in a few words; empty where it passes."""
-    if reading.remapping_failed:
+    by_remapper = XidAction.CHECK_ROW_REMAP
+    if reading.remapping_failed and rules.action(REMAP_FAILED) is by_remapper:
         return "memory row remapping failed: the GPU needs to be replaced"
-    if reading.xid is not None and is_hardware_xid(reading.xid):
-        return f"Xid {reading.xid}"
+    if reading.remapping_pending and rules.action(REMAPPED) is by_remapper:
+        return "memory rows wait to be remapped: reset the GPU"
+    if reading.xid is not None and rules.takes_out(reading.xid):
+        return f"Xid {reading.xid}: {TODO[rules.action(reading.xid)]}"
     if reading.ecc_errors is not None and reading.ecc_errors_before is not None:
         new = reading.ecc_errors - reading.ecc_errors_before
         if new >= NEW_ECC_ERRORS:

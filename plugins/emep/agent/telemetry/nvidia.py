@@ -14,11 +14,14 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from emep.agent.telemetry import TelemetryError
-from emep.agent.telemetry.judgement import Reading, fault, is_hardware_xid
+from emep.agent.telemetry.judgement import Reading, fault
+from emep.agent.telemetry.xids import CONTAINED, XidAction, XidRules
 from emep.agent.topology import connected_groups
 from emep.api.schemas import GpuHealth, GpuReport
 
 log = logging.getLogger(__name__)
+_NO_INSTANCE = 0xFFFFFFFF
+"""NVML's word for an event that no single MIG instance has caused."""
 T = TypeVar("T")
 
 
@@ -29,6 +32,8 @@ class _Device:
     parent: Any
     """The whole GPU of a MIG slice; the GPU itself otherwise."""
     pci: str
+    instance: int | None = None
+    """The GPU instance of a MIG slice."""
 
 
 def open_nvidia(node: str) -> NvidiaTelemetry | None:
@@ -64,8 +69,11 @@ class NvidiaTelemetry:
     def __init__(self, node: str, nvml: ModuleType) -> None:
         self._node, self._nvml = node, nvml
         self._events: Any = None
-        self._bad_xids: dict[str, int] = {}
-        """PCI address -> the Xid that condemned the GPU; until the agent starts anew, as after a repair."""
+        self.xid_rules = XidRules()
+        self._xids: dict[str, list[int]] = {}
+        """UUID -> its Xids, each once, the last one last; until the agent starts anew, as after a repair."""
+        self._new_xids: dict[str, list[int]] = {}
+        """Likewise, since the last sample."""
         self._devices = self._find_devices()
         self._ecc_before = {device.pci: self._ecc_errors(device) for device in self._devices}
         self._limits = {device.pci: self._temperature_limit(device) for device in self._devices}
@@ -88,7 +96,8 @@ class NvidiaTelemetry:
                     # A MIG slice has no NVLink of its own.
                     nvlink_group_id=None if slices else group,
                 )
-                devices.append(_Device(report, device, handle, pci))
+                instance = self._ask(nvml.nvmlDeviceGetGpuInstanceId, device) if slices else None
+                devices.append(_Device(report, device, handle, pci, instance))
         return devices
 
     def _slices(self, handle: Any) -> list[Any]:
@@ -159,8 +168,16 @@ class NvidiaTelemetry:
             xid = int(event.eventData)
             pci = self._ask(lambda handle: _text(nvml.nvmlDeviceGetPciInfo(handle).busId), event.device)
             log.warning("Xid %d on the GPU at %s", xid, pci)
-            if pci and is_hardware_xid(xid):
-                self._bad_xids[pci] = xid
+            instance = getattr(event, "gpuInstanceId", _NO_INSTANCE)
+            for device in self._devices:
+                if device.pci == pci and (
+                    instance == _NO_INSTANCE
+                    or device.instance in (None, instance)
+                    or self.xid_rules.takes_out(xid)  # a slice's GPU is reset as a whole
+                ):
+                    kept = [known for known in self._xids.get(device.report.uuid, []) if known != xid]
+                    self._xids[device.report.uuid] = [*kept, xid]
+                    self._new_xids.setdefault(device.report.uuid, []).append(xid)
 
     def describe(self) -> list[GpuReport]:
         """The GPUs (or MIG slices) found at the start."""
@@ -169,6 +186,11 @@ class NvidiaTelemetry:
     def sample(self, holders: Mapping[int, int]) -> list[GpuHealth]:
         """One report for each GPU; one that NVML cannot read is reported unhealthy, with NVML's words."""
         self._read_events()
+        for device in self._devices:
+            contained = CONTAINED in self._new_xids.get(device.report.uuid, ())
+            if contained and not self.xid_rules.takes_out(CONTAINED):
+                # Its errors are dealt with: they are not to condemn the GPU by their number.
+                self._ecc_before[device.pci] = self._ecc_errors(device)
         return [self._health(device) for device in self._devices]
 
     def _health(self, device: _Device) -> GpuHealth:
@@ -181,7 +203,13 @@ class NvidiaTelemetry:
         rates = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
         temperature = self._ask(nvml.nvmlDeviceGetTemperature, device.parent, nvml.NVML_TEMPERATURE_GPU)
         ecc = self._ecc_errors(device)
-        xid = self._bad_xids.get(device.pci)
+        rules = self.xid_rules
+        xid = next(filter(rules.takes_out, reversed(self._xids.get(device.report.uuid, []))), None)
+        restarts = [
+            new
+            for new in self._new_xids.pop(device.report.uuid, [])
+            if rules.action(new) is XidAction.RESTART_APP
+        ]
         remapped = self._ask(nvml.nvmlDeviceGetRemappedRows, device.parent)
         reason = fault(
             Reading(
@@ -191,7 +219,9 @@ class NvidiaTelemetry:
                 temperature_c=temperature,
                 temperature_limit_c=self._limits[device.pci],
                 remapping_failed=bool(remapped and remapped[3]),
-            )
+                remapping_pending=bool(remapped and remapped[2]),
+            ),
+            rules,
         )
         return GpuHealth(
             index=index,
@@ -203,6 +233,7 @@ class NvidiaTelemetry:
             memory_total=int(memory.total),
             ecc_errors=ecc,
             xid=xid,
+            restart_xid=restarts[-1] if restarts else None,
         )
 
     def _ecc_errors(self, device: _Device) -> int | None:

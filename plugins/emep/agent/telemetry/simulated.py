@@ -5,7 +5,8 @@ theirs; both are shared evenly among the GPUs of a grant. It has no temperature 
 
 A GPU is made to fail by writing ``simulated-faults.json`` into the agent's state folder, and repaired by
 taking it out again: ``{"2": "fell off the bus"}`` is reported with these words, ``{"2": {"xid": 79}}`` (also
-``temperature_c``, ``ecc_errors``) is judged by the rules that real GPUs are judged by.
+``temperature_c``, ``ecc_errors``, ``remapping``: pending or failed) is judged by the rules that real GPUs are
+judged by. An Xid of the file happens once, when it is first read there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from emep.agent.process import usage_of_sessions
 from emep.agent.telemetry import NO_DEVICES
 from emep.agent.telemetry.judgement import Reading, fault
+from emep.agent.telemetry.xids import XidAction, XidRules
 from emep.api.schemas import GpuHealth, GpuReport
 
 
@@ -33,7 +35,7 @@ class _Fault:
     xid: int | None = None
 
     @classmethod
-    def read(cls, entry: object) -> _Fault:
+    def read(cls, entry: object, rules: XidRules) -> _Fault:
         """An entry of the faults file: words, or measurements that are judged as a real GPU's are."""
         if not isinstance(entry, dict):
             return cls(reason=str(entry))
@@ -52,8 +54,10 @@ class _Fault:
             ecc_errors=measured.ecc_errors,
             ecc_errors_before=before,
             temperature_c=measured.temperature_c,
+            remapping_pending=entry.get("remapping") == "pending",
+            remapping_failed=entry.get("remapping") == "failed",
         )
-        return replace(measured, reason=fault(reading))
+        return replace(measured, reason=fault(reading, rules))
 
 
 class SimulatedTelemetry:
@@ -65,6 +69,9 @@ class SimulatedTelemetry:
         self, node: str, count: int, *, group_size: int, gpu_type: str, gpu_memory: int, faults: Path
     ) -> None:
         self._faults = faults
+        self.xid_rules = XidRules()
+        self._seen_xids: dict[int, int] = {}
+        """GPU index -> the Xid that stood in the file at the last sample."""
         self._gpus = [
             GpuReport(
                 index=index,
@@ -106,9 +113,19 @@ class SimulatedTelemetry:
                     temperature_c=bad.temperature_c,
                     ecc_errors=bad.ecc_errors,
                     xid=bad.xid,
+                    restart_xid=self._restart(gpu.index, bad.xid),
                 )
             )
         return report
+
+    def _restart(self, index: int, xid: int | None) -> int | None:
+        """The Xid if it has just happened and asks for no more than a restart of the application."""
+        is_new = xid is not None and self._seen_xids.get(index) != xid
+        if xid is None:
+            self._seen_xids.pop(index, None)
+            return None
+        self._seen_xids[index] = xid
+        return xid if is_new and self.xid_rules.action(xid) is XidAction.RESTART_APP else None
 
     def _busy(self, session: int, seconds: float, now: float) -> float:
         """Percent of one CPU since the last sample; a session seen for the first time has no past."""
@@ -123,7 +140,7 @@ class SimulatedTelemetry:
         except (OSError, ValueError):
             return {}
         entries = document.items() if isinstance(document, dict) else ()
-        return {str(index): _Fault.read(entry) for index, entry in entries}
+        return {str(index): _Fault.read(entry, self.xid_rules) for index, entry in entries}
 
     def device_environment(self, indices: Sequence[int]) -> dict[str, str]:
         """No real device: engines read ``EMEP_GPU_INDICES`` and compute on the CPU."""

@@ -21,6 +21,7 @@ from emep.api.schemas import (
     Page,
     PollAnswer,
     PollRequest,
+    ReportAnswer,
     ResumeRequest,
     StartOrder,
     StopOrder,
@@ -133,7 +134,7 @@ def remove(name: NodeName, caller: AgentOrOperator, runtime: RuntimeDep) -> None
 
 
 @router.post("/nodes/{name}/health", summary="The ten-second report")
-def report(name: NodeName, request: HealthReport, _: Agent, runtime: RuntimeDep) -> NodeView:
+def report(name: NodeName, request: HealthReport, _: Agent, runtime: RuntimeDep) -> ReportAnswer:
     """Count one health check for each GPU of the node."""
     return runtime.ledger.report_health(name, request)
 

@@ -49,6 +49,8 @@ class GpuHealth(Request):
     memory_total: int | None = Field(default=None, ge=0, le=2**62)
     ecc_errors: int | None = Field(default=None, ge=0, lt=2**62)
     xid: int | None = Field(default=None, ge=0, lt=2**31)
+    restart_xid: int | None = Field(default=None, ge=0, lt=2**31)
+    """An Xid since the report before that asks for the application to be restarted; the GPU is well."""
 
 
 class HealthReport(Request):
@@ -98,6 +100,13 @@ class NodeView(BaseModel):
     drain_reason: str = ""
     set_by_operator: list[str] = Field(default_factory=list)
     """Fields that count over what its agent says."""
+
+
+class ReportAnswer(NodeView):
+    """What a node's report is answered with: the node, and how its agent is to judge what comes next."""
+
+    xids: dict[int, str] = Field(default_factory=dict)
+    """Xid -> action, where the policy says something else than NVIDIA's table."""
 
 
 class RunningAllocation(Request):
