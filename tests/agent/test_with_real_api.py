@@ -252,7 +252,14 @@ def test_an_api_that_restarts_finds_the_end_of_what_ran_meanwhile(
     server: EmepServer, client: EmepClient, agent: Start, folder: Path
 ) -> None:
     agent("outage", f"{sys.executable} {STEPS_ENGINE}")
-    spec = steps(["pid", str(folder / "pid")], ["wait", str(folder / "go")], ["print", "done"], ["exit", 7])
+    failed = {"status": "failed", "exit_code": 7}
+    spec = steps(
+        ["pid", str(folder / "pid")],
+        ["wait", str(folder / "go")],
+        ["print", "done"],
+        ["result", failed],
+        ["exit", 7],
+    )
     job = submit(client, "outage", spec)
     pid = int(when_written(folder / "pid"))
     server.stop()
@@ -264,3 +271,28 @@ def test_an_api_that_restarts_finds_the_end_of_what_ran_meanwhile(
     # After a long outage the end is told first, and the rest of the log follows.
     until(lambda: client.logs(job.allocation_id or "").complete)
     assert client.logs(job.allocation_id or "").text == "done\n"
+
+
+def test_a_node_whose_engine_command_fails_is_taken_out_and_its_jobs_keep_their_tries(
+    server: EmepServer, client: EmepClient, agent: Start, folder: Path
+) -> None:
+    agent("broken", "/bin/false")
+    task = folder / "task.jsonl"
+    task.write_text(ITEM)
+    jobs = [submit(client, "broken", check(task, folder), gpu_count=1) for _ in range(3)]
+    node = until(
+        lambda: next(
+            (one for one in client.nodes().items if one["name"] == "broken" and one["state"] == "out"), None
+        )
+    )
+    assert "ended with exit status 1 and left no result" in node["check_reason"]
+    assert {client.job(job.id).state for job in jobs} == {JobState.PENDING}
+    environment = {**os.environ, **server.environment(), "COLUMNS": "200"}
+    shown = subprocess.run(
+        [EMEP, "nodes"], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert "broken is out of service: 3 different jobs in a row failed quickly on it" in shown
+    subprocess.run([EMEP, "resume", "broken", "--reason", "mended"], env=environment, check=True)
+    assert next(one for one in client.nodes().items if one["name"] == "broken")["state"] == "up"
+    for job in jobs:
+        client.cancel(job.id)

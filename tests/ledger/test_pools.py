@@ -49,7 +49,7 @@ def test_a_row_follows_what_is_held_and_says_the_rest_in_words(bench, airflow):
     job = bench.running(gpu_count=3)
     slots, _, words = airflow.pool()
     assert slots == 5
-    assert words.startswith("8 GPUs, 3 held by EMEP, 0 unhealthy or drained.")
+    assert words.startswith("8 GPUs, 3 held by EMEP, 0 unhealthy, drained or out.")
     assert airflow.pool("gpu_tests")[0] == 2
     bench.complete(job)
     assert airflow.pool()[0] == 8
@@ -68,7 +68,7 @@ def test_bad_gpus_and_nodes_that_are_gone_are_not_in_the_row(bench, airflow):
         bench.report("n0", bad=(0, 7))
     slots, _, words = airflow.pool()
     assert slots == 5, "two held, one of them bad; one more is bad"
-    assert words.startswith("8 GPUs, 2 held by EMEP, 1 unhealthy or drained.")
+    assert words.startswith("8 GPUs, 2 held by EMEP, 1 unhealthy, drained or out.")
     for _ in range(bench.policy.health.good_checks):
         bench.report("n0")
     assert airflow.pool()[0] == 6

@@ -142,3 +142,13 @@ def test_two_groups_of_a_node_do_not_use_its_cores_twice() -> None:
     decided = plan(a_snapshot(nodes, [a_job("x").gpus(12).having(cpu=12.0)]), DEFAULT, 0.0)
     taken = [gpu.node for gpu in decided.starts[0].placement.gpus]
     assert (taken.count("a"), taken.count("b")) == (6, 6)
+
+
+def test_a_cpu_job_goes_to_a_node_that_it_failed_on_only_where_no_other_has_room() -> None:
+    nodes = [a_node(name).having(cpu=4.0) for name in "ab"]
+    for cores, expected in ((4, ("b",)), (3, ("b",))):
+        job = a_cpu_job("x", cores).having(avoid_nodes=("a",))
+        assert plan(a_snapshot(nodes, [job]), DEFAULT, 0.0).starts[0].placement.nodes == expected
+    job = a_cpu_job("x", 4).having(avoid_nodes=("b",))
+    busy = [on("a", a_cpu_job("busy", 1))]
+    assert plan(a_snapshot(nodes, [job], busy), DEFAULT, 0.0).starts[0].placement.nodes == ("b",)

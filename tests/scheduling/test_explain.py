@@ -146,7 +146,7 @@ def test_a_cpu_job_without_a_node_is_told_no_time() -> None:
     item = told(a_job("x").gpus(0).having(cpu=1.0).limit(9), [a_node("n").having(cpu=2, schedulable=False)])
     assert texts(item) == {"queue_closed": "no node of default takes work"}
     assert item.estimated_start is None
-    assert item.estimate_text == "never: no node that it could use takes work (lost or drained)"
+    assert item.estimate_text == "never: no node that it could use takes work (lost, drained or out)"
 
 
 def test_behind_a_reservation_names_the_job_and_the_time() -> None:

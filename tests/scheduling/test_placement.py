@@ -221,3 +221,28 @@ def test_an_empty_cluster_rejects_nothing_and_says_what_is_missing() -> None:
     decided = plan(a_snapshot([], [a_job("j"), a_job("c").gpus(0)]), DEFAULT, 0.0)
     assert not decided.rejections
     assert {item.reasons[0].code.value for item in decided.waiting} == {"queue_closed"}
+
+
+@pytest.mark.parametrize(
+    ("job", "busy", "expected"),
+    [
+        (a_job("j").gpus(1), "", "y"),
+        (a_job("j").gpus(4), "", "y"),
+        (a_job("j").gpus(4).spread(), "", "y"),
+        (a_job("j").gpus(4), "y:0", "x"),
+        (a_job("j").gpus(6), "", "xy"),
+    ],
+    ids=[
+        "one GPU elsewhere",
+        "a whole node elsewhere",
+        "spread elsewhere",
+        "the same node where the other is not free",
+        "both where one is not enough",
+    ],
+)
+def test_nodes_that_a_job_failed_on_are_taken_only_where_it_fits_on_no_others(
+    job: JobBuilder, busy: str, expected: str
+) -> None:
+    nodes = [a_pool(4, name) for name in "xy"]
+    found = placed(job.having(avoid_nodes=("x", "gone")), nodes, busy)
+    assert {gpu.split(":")[0] for gpu in found} == set(expected)

@@ -52,6 +52,9 @@ def run(args: argparse.Namespace) -> int:
         ]  # fmt: skip
         rows = [node_row(node) for node in nodes]
         print_table(columns, rows, optional=(">REPORT", ">MEMORY", ">CPUS", "RACK", "POOL"))
+    if not args.json:
+        for node in nodes:
+            print_doubt(node)
     return 0
 
 
@@ -79,9 +82,18 @@ def node_row(node: dict[str, Any]) -> list[object]:
     ]
 
 
+def print_doubt(node: dict[str, Any]) -> None:
+    """Why a node is out of service or on probation, and what ends that."""
+    name, why = node["name"], node.get("check_reason")
+    if node["state"] == "out":
+        print(f"{name} is out of service: {why}. `emep resume {name}` ends that at once")
+    elif node["state"] == "probation":
+        print(f"{name} is on probation, with one job at a time until one has completed: {why}")
+
+
 def is_free(node: dict[str, Any], gpu: dict[str, Any]) -> bool:
     """Whether a job could be granted this GPU now."""
-    return bool(node["alive"]) and gpu["state"] == "healthy" and not gpu["job_id"]
+    return bool(node["alive"]) and node["state"] != "out" and gpu["state"] == "healthy" and not gpu["job_id"]
 
 
 def groups(node: dict[str, Any]) -> str:

@@ -9,6 +9,8 @@ from emep.cli.drain import add_target, change, parse_target, state_of
 
 DESCRIPTION = """Let a node, or one GPU of it, take work again after `emep drain`.
 
+A node that was taken out of service because it failed its jobs, or is on probation since, is back at once.
+
 A GPU that was drained by itself is resumed by itself."""
 
 

@@ -273,7 +273,7 @@ class Allocations(Ends):
         )
         job.exit_code, job.result = end.exit_code, end.result
         tx.session.flush()
-        self.ended_with(tx, job, end, cause, actor)
+        self.ended_with(tx, job, allocation, end, cause, actor)
 
 
 def _checkpoint_time(checkpoint: dict[str, Any], now: float) -> float:

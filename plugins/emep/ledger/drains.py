@@ -10,6 +10,7 @@ from sqlalchemy import select
 from emep.api.schemas import NodePatch, NodeView
 from emep.exceptions import InvalidError, NotFoundError
 from emep.ledger.database import LostRaceError, Transaction
+from emep.ledger.node_checks import clear_checks
 from emep.ledger.repository import current_allocation, get_job, get_node
 from emep.ledger.states import LIVE_ALLOCATION_STATES, YieldCause
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node
@@ -53,7 +54,7 @@ class Drains(TakingBack):
         return self._view(name)
 
     def resume(self, name: str, gpu: int | None = None, *, reason: str = "", actor: str) -> NodeView:
-        """Let a node, or one GPU of it, take work again.
+        """Let a node, or one GPU of it, take work again, also a node that was taken out for failing its jobs.
 
         A GPU that was drained by itself stays so when its node is resumed, and one whose node is drained when
         it is resumed itself.
@@ -62,7 +63,10 @@ class Drains(TakingBack):
         def work(tx: Transaction) -> None:
             node, rows = self._lock_hardware(tx, name, gpu)
             target = node if gpu is None else rows[0]
-            if target.drain:
+            is_checked = target is node and node.check_state != ""
+            if is_checked:
+                clear_checks(node)
+            if target.drain or is_checked:
                 target.drain, target.drain_reason = False, ""
                 tx.session.flush()
                 tx.changes_holds()

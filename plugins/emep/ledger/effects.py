@@ -18,6 +18,7 @@ from emep.ledger.audit_log import LABELS, job_words
 from emep.ledger.database import Transaction
 from emep.ledger.ids import allocation_id, lease_token, token_digest
 from emep.ledger.node_rows import takes_work
+from emep.ledger.node_states import CheckState
 from emep.ledger.repository import chunks, current_allocation, get_job
 from emep.ledger.service import LedgerService
 from emep.ledger.states import AllocationEvent, AllocationState, JobEvent, YieldCause
@@ -61,6 +62,9 @@ class Effects:
         alive = self._alive_nodes(tx)
         budget = self.ledger.pools.budget(tx, {gpu.node for gpu in gpus})
         jobs = self._lock_jobs(tx, [start.job_id for start in starts])
+        trials = set(
+            tx.session.scalars(select(Node.name).where(Node.check_state == CheckState.PROBATION.value))
+        )
         granted: list[tuple[Start, Job, Allocation]] = []
         for start in starts:
             job = jobs.get(start.job_id)
@@ -75,6 +79,8 @@ class Effects:
                 tx.dirty = tx.dirty or not budget.claimed
                 log.info("%s is not started: tasks in Airflow's pools hold its GPUs", job_words(job))
             else:
+                # A node on probation gets one job: the next of this plan finds it gone.
+                alive -= trials.intersection(start.placement.nodes)
                 granted.append((start, job, self._allocation(tx, start, job, rows)))
         self._insert(tx, [allocation for _, _, allocation in granted])
         self._grant(tx, granted)

@@ -15,13 +15,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from emep.api.schemas import Completion, JobState
-from emep.ledger.base import LedgerBase
 from emep.ledger.database import Transaction
 from emep.ledger.job_rows import model_job
+from emep.ledger.node_checks import NodeChecks
 from emep.ledger.node_rows import read_nodes
 from emep.ledger.repository import current_allocation
 from emep.ledger.states import AllocationEvent, JobEvent, YieldCause
-from emep.ledger.tables import Job
+from emep.ledger.tables import Allocation, Job
 from emep.ledger.views import to_datetime
 from emep.scheduling.intake import validate_job
 from emep.units import count_of
@@ -51,10 +51,14 @@ class Verdict(str, Enum):
     FAILED = "failed"
 
 
-def verdict(exit_code: int, cause: YieldCause | None, runtime: str = "agent") -> Verdict:
+def verdict(
+    exit_code: int, cause: YieldCause | None, runtime: str = "agent", *, began: bool = True
+) -> Verdict:
     """Whose failure an exit status was; ``cause``: why it had been told to yield, if it had.
 
-    Work that exits by itself while it is told to make room is judged by its own exit status.
+    ``began``: it has sent a heartbeat or left a Result. What never began, as where an agent's engine command
+    is broken, says nothing of itself. Work that exits by itself while it is told to make room is judged by
+    its own exit status.
     """
     if exit_code == EXIT_DONE:
         return Verdict.COMPLETED
@@ -67,6 +71,8 @@ def verdict(exit_code: int, cause: YieldCause | None, runtime: str = "agent") ->
         # The GPU had been found bad: what fails on it says nothing about the work.
         return Verdict.INFRASTRUCTURE
     if stopped or (exit_code in NOT_STARTED and runtime == "agent"):
+        return Verdict.INFRASTRUCTURE
+    if not began and runtime == "agent" and exit_code not in (EXIT_BAD_INPUT, EXIT_GPU_MEMORY):
         return Verdict.INFRASTRUCTURE
     return Verdict.GPU_MEMORY if exit_code == EXIT_GPU_MEMORY else Verdict.FAILED
 
@@ -84,14 +90,22 @@ def as_ended(end: Completion) -> Completion:
     return end
 
 
-class Ends(LedgerBase):
+class Ends(NodeChecks):
     """The moves of a job out of its allocation, and out of the queue."""
 
     def ended_with(
-        self, tx: Transaction, job: Job, end: Completion, cause: YieldCause | None, actor: str
+        self,
+        tx: Transaction,
+        job: Job,
+        allocation: Allocation,
+        end: Completion,
+        cause: YieldCause | None,
+        actor: str,
     ) -> None:
         """Move a job whose work has ended with an exit status; its allocation is over already."""
-        what = verdict(end.exit_code, cause, job.runtime)
+        began = allocation.first_heartbeat_at is not None or end.result is not None
+        what = verdict(end.exit_code, cause, job.runtime, began=began)
+        self._learn_of_nodes(tx, job, allocation, end, what, cause, began=began)
         if what is Verdict.COMPLETED:
             tx.move_job(job, JobEvent.COMPLETED, ended_at=tx.now, reason_code="", reason="completed")
             tx.emit("completed", job=job, actor=actor)
@@ -104,6 +118,27 @@ class Ends(LedgerBase):
         else:
             code = "bad_input" if end.exit_code == EXIT_BAD_INPUT else f"exit_{end.exit_code}"
             self.fail(tx, job, code, sentence_of(end), actor)
+
+    def _learn_of_nodes(
+        self,
+        tx: Transaction,
+        job: Job,
+        allocation: Allocation,
+        end: Completion,
+        what: Verdict,
+        cause: YieldCause | None,
+        *,
+        began: bool,
+    ) -> None:
+        """What an end says of the nodes; bad input, and what was asked for, says nothing."""
+        if what is Verdict.COMPLETED:
+            self.note_success(tx, job, allocation)
+        elif (
+            what in (Verdict.INFRASTRUCTURE, Verdict.FAILED)
+            and end.exit_code not in (EXIT_BAD_INPUT, EXIT_PREEMPTED)
+            and cause is not YieldCause.UNHEALTHY
+        ):
+            self.note_failure(tx, job, allocation, sentence_of(end), began=began)
 
     def after_yield(self, tx: Transaction, job: Job, cause: YieldCause) -> None:
         """Where a job goes that stopped because it was told to."""
@@ -284,6 +319,8 @@ def _infrastructure(end: Completion, cause: YieldCause | None) -> tuple[str, str
     if end.exit_code == EXIT_PREEMPTED:
         words = f" ({sentence_of(end)})" if end.message or end.result else ""
         return "stopped", f"stopped without EMEP's doing{words}, its checkpoint is saved"
+    if end.exit_code not in (KILLED | NOT_STARTED):
+        return "not_started", f"ended before its first heartbeat: {sentence_of(end)}"
     if end.exit_code in NOT_STARTED:
         return "not_started", f"nothing could be started: {sentence_of(end)}"
     number = end.exit_code - 128 if end.exit_code > 0 else -end.exit_code

@@ -39,12 +39,13 @@ JOB_COLUMNS = [
     "queued_at",
     "not_before",
     "epoch",
+    "avoid_nodes",
 ]
 JOB_WIDTH = len(JOB_COLUMNS)
 
 
 def job_columns() -> list[Any]:
-    """``JOB_COLUMNS``; JSON as its text, which is decoded once for all jobs that say the same."""
+    """``JOB_COLUMNS``; topology as its text, which is decoded once for all jobs that say the same."""
     return [as_text(Job.topology) if name == "topology" else getattr(Job, name) for name in JOB_COLUMNS]
 
 
@@ -90,6 +91,7 @@ def _job(columns: Sequence[Any], policy: Policy) -> model.Job:
         queued_at,
         not_before,
         epoch,
+        avoid_nodes,
     ) = columns
     where = _where_of_text if isinstance(topology, str) else _where
     required, preferred, affinity, anti_affinity = where(topology, runtime)
@@ -121,6 +123,7 @@ def _job(columns: Sequence[Any], policy: Policy) -> model.Job:
         not_before=not_before,
         # Before its first allocation nothing can have failed under it: see ``tries.hold_back``.
         waits_for=EARLIER_TRY if not_before and not epoch else "",
+        avoid_nodes=tuple(avoid_nodes) if avoid_nodes else (),
     )
 
 

@@ -109,6 +109,7 @@ class Judging(LedgerBase):
             "preempted": False,
             "preemptions": 0,
             "requeues": 0,
+            "avoid_nodes": None,
         }
         check_spec(values, self.settings.artifact_uri, policy.roots)
         reject = self._reject(values, submitter, policy)

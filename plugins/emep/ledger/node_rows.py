@@ -6,12 +6,13 @@ import json
 from collections import defaultdict
 from collections.abc import Collection
 
-from sqlalchemy import ColumnElement, and_, select
+from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
 from emep.ledger.job_rows import as_text
+from emep.ledger.node_states import CheckState
 from emep.ledger.repository import only
-from emep.ledger.tables import Gpu, Node
+from emep.ledger.tables import Allocation, AllocationNode, Gpu, Node
 from emep.scheduling import model
 
 _GPU_STATES = {state.value: state for state in model.GpuState}
@@ -29,7 +30,27 @@ _NODE_COLUMNS = (
 
 def takes_work(alive_since: float) -> ColumnElement[bool]:
     """Whether a node's row is one that new work may be placed on."""
-    return and_(Node.is_ready, ~Node.drain, ~Node.has_left, Node.last_report_at >= alive_since)
+    return and_(
+        Node.is_ready,
+        ~Node.drain,
+        ~Node.has_left,
+        Node.last_report_at >= alive_since,
+        or_(
+            Node.check_state.in_(["", CheckState.WATCHED.value]),
+            and_(Node.check_state == CheckState.PROBATION.value, ~_on_trial()),
+        ),
+    )
+
+
+def _on_trial() -> ColumnElement[bool]:
+    """Whether a node has the one job that it gets while it is on probation."""
+    return (
+        select(AllocationNode.node)
+        .join(Allocation, Allocation.id == AllocationNode.allocation_id)
+        .where(AllocationNode.node == Node.name, Allocation.granted_at >= Node.check_until)
+        .correlate(Node)
+        .exists()
+    )
 
 
 def read_nodes(

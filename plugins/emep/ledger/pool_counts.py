@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
+from emep.ledger.node_states import CheckState
 from emep.ledger.repository import chunks
 from emep.ledger.tables import AllocationGpu, Gpu, Node
 from emep.scheduling import model
@@ -77,7 +78,7 @@ class PoolCount:
         """The rest in words."""
         broken = self.total - self.held_in_all - self.slots
         total = count_of(self.total, "GPU")
-        return f"{total}, {self.held_in_all} held by EMEP, {broken} unhealthy or drained. {KEPT}"
+        return f"{total}, {self.held_in_all} held by EMEP, {broken} unhealthy, drained or out. {KEPT}"
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ def count_gpus(session: Session, alive_since: float) -> dict[str, PoolCount]:
         ~Node.drain,
         ~Node.has_left,
         Node.is_ready,
+        Node.check_state != CheckState.OUT.value,
         Node.last_report_at >= alive_since,
     )
     allocated = AllocationGpu.allocation_id.is_not(None)

@@ -60,6 +60,7 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
             self._safely(lambda name=job_id: self._expire(name))
         for allocation_id, node in self._leaving_without_agent(now):
             self._safely(lambda name=allocation_id, on=node: self._let_go(name, on))
+        self._safely(self.end_cool_downs)
         self.pools.reconcile()
         self.reconcile_if_due(now)
 
@@ -145,6 +146,9 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
             # It had been told to end: where it goes was decided then, and nothing counts twice.
             self.after_yield(tx, job, cause)
         else:
+            if code == "start_deadline":
+                # One minute or ten: it says how long it was waited for, and that differs.
+                self.note_failure(tx, job, allocation, "no heartbeat within the start deadline", began=False)
             self.requeue(tx, job, code, reason)
 
     def _over_time(self, now: float) -> Sequence[str]:

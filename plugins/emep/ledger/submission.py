@@ -24,7 +24,7 @@ from emep.ledger.repeats import check_repeat
 from emep.ledger.repository import chunks
 from emep.ledger.tables import Job
 from emep.ledger.take_over import of_earlier_try, take_over
-from emep.ledger.tries import answer_letters, hold_back
+from emep.ledger.tries import answer_letters, avoid_nodes, hold_back
 from emep.ledger.views import job_view, job_views
 
 BATCH_ATTEMPTS = 5
@@ -138,6 +138,7 @@ class Submissions(Judging):
         rows = [self._row(entry, tx.now) for entry in prepared]
         for row in rows:
             hold_back(tx, row, self.policy.preemption.grace_period + self.policy.lease.expiry)
+            avoid_nodes(tx, row)
             answer_letters(tx, row)
         if rows:
             # Without the ORM, which takes twice as long for one row.

@@ -130,6 +130,8 @@ class Job(Base):
     """GPUs it asked for before it ran out of their memory and was promoted to a CPU job; None: never."""
     result: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     last_checkpoint: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    avoid_nodes: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))
+    """Names of nodes that it, or an earlier try of its task, failed on: others are preferred."""
 
 
 class Node(Base):
@@ -160,6 +162,14 @@ class Node(Base):
     """Its agent has said goodbye: nothing new until it registers again."""
     patched: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
     """Field -> ``{"set": what an operator has set over it, "agent": what its agent says}``."""
+    check_state: Mapped[str] = mapped_column(String(20), default="")
+    """Empty, or one of ``node_states.CheckState``."""
+    check_reason: Mapped[str] = mapped_column(Text, default="")
+    """Why it was taken out of service last."""
+    check_until: Mapped[float] = mapped_column(Double, default=0.0)
+    """Out: when its cool-down is over; on probation: since when."""
+    failures: Mapped[list[Any]] = mapped_column(JSON, default=list)
+    """Quick failures since the last job that completed on it, oldest first."""
 
 
 class Gpu(Base):

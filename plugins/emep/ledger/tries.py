@@ -36,6 +36,19 @@ def hold_back(tx: Transaction, row: dict[str, Any], patience: float) -> None:
         row["reason"] = f"waits until job {before[0]} of try {before[1]}, from which it resumes, has ended"
 
 
+def avoid_nodes(tx: Transaction, row: dict[str, Any]) -> None:
+    """Let a new try prefer other nodes than those that the one before failed on."""
+    if row["dag_id"] is None or row["try_number"] <= 1:
+        return
+    before = (
+        select(Job.avoid_nodes)
+        .where(*same_task(row), Job.try_number < row["try_number"])
+        .order_by(Job.try_number.desc(), Job.submitted_at.desc())
+        .limit(1)
+    )
+    row["avoid_nodes"] = tx.session.scalar(before)
+
+
 def answer_letters(tx: Transaction, row: dict[str, Any]) -> None:
     """Close the dead letters of earlier tries: the task was cleared in Airflow, and asks again."""
     if row["dag_id"] is None or row["try_number"] <= 1:

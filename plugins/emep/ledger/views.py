@@ -9,9 +9,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from emep.api.schemas import AirflowTask, AllocationView, GpuRef, GpuView, JobState, JobView, NodeView
+from emep.ledger.node_states import CheckState
 from emep.ledger.repository import chunks
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node
 from emep.scheduling.model import GpuState
+
+_DOUBTED = (CheckState.OUT.value, CheckState.PROBATION.value)
 
 
 def to_datetime(seconds: float | None) -> datetime | None:
@@ -178,6 +181,7 @@ def node_views(
             state=_node_state(node, node.name in with_work, now - alive_for),
             drain=node.drain,
             drain_reason=node.drain_reason,
+            check_reason=node.check_reason,
             set_by_operator=sorted(node.patched or {}),
         )
         for node in rows
@@ -189,7 +193,7 @@ def _node_state(node: Node, has_work: bool, alive_since: float) -> str:
         return "down"
     if node.drain:
         return "draining" if has_work else "drained"
-    return "up"
+    return node.check_state if node.check_state in _DOUBTED else "up"
 
 
 def gpu_state(gpu: Gpu, node_drain: bool, is_held: bool) -> GpuState:

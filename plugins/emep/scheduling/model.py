@@ -65,7 +65,7 @@ class Node:
     """Host memory offered to jobs; 0 means unknown, which limits nothing."""
     network_bandwidth_gbps: float = 0.0
     schedulable: bool = True
-    """False when the node itself is lost or drained: nothing new is placed on any of it."""
+    """False when the node itself is lost, drained or out of service: nothing new is placed on any of it."""
 
 
 RUNTIME_LABEL, KUBERNETES = "emep/runtime", "kubernetes"
@@ -123,6 +123,8 @@ class Job:
     """What ``not_before`` gives time to; empty: it backs off after a failure of the infrastructure."""
     estimated_duration: float | None = None
     """What the same (user, job_type, GPUs) took before; for order and estimates only, never for killing."""
+    avoid_nodes: tuple[str, ...] = ()
+    """Nodes that it failed on: taken only where it fits on no others now."""
 
 
 @dataclass(frozen=True, slots=True)

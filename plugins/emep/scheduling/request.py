@@ -39,6 +39,8 @@ class Request:
     affinity: tuple[tuple[str, str], ...]
     anti_affinity: tuple[tuple[str, str], ...]
     spread: bool
+    avoid_nodes: tuple[str, ...] = ()
+    """Nodes that it takes only where it fits on no others now."""
 
     @cached_property
     def per_node(self) -> int:
@@ -84,6 +86,7 @@ def request_of(job: Job, policy: Policy, pools: Iterable[str]) -> Request:
         affinity=tuple(sorted((term.key, term.value) for term in job.affinity)),
         anti_affinity=tuple(sorted((term.key, term.value) for term in job.anti_affinity)),
         spread=(job.placement or rules.placement) == "spread",
+        avoid_nodes=job.avoid_nodes,
     )
 
 

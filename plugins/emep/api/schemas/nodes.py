@@ -95,9 +95,11 @@ class NodeView(BaseModel):
     last_report_at: datetime | None
     gpus: list[GpuView]
     state: str = ""
-    """up, down, draining (work is left on it) or drained."""
+    """up, down, draining (work is left on it), drained, out (it failed its jobs) or probation (one job)."""
     drain: bool = False
     drain_reason: str = ""
+    check_reason: str = ""
+    """Why it is out of service or on probation."""
     set_by_operator: list[str] = Field(default_factory=list)
     """Fields that count over what its agent says."""
 

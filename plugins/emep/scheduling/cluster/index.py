@@ -218,7 +218,7 @@ class ClusterIndex:
             node = self.nodes[self.node_number[name]]
             gpu = next(one for one in node.gpus if one.index == position)
             if not node.schedulable:
-                words = "on nodes that are lost or drained"
+                words = "on nodes that are lost, drained or out of service"
             else:
                 words = "used outside EMEP" if gpu.foreign else gpu.state.value
             found[words] = found.get(words, 0) + 1

@@ -82,7 +82,7 @@ class Estimator:
 
     def _why_never(self, request: Request) -> str:
         if not request.gpus:
-            return "no node that it could use takes work (lost or drained)"
+            return "no node that it could use takes work (lost, drained or out)"
         state, index = self._cycle.state, self._cycle.index
         usable = np.zeros(len(index.gpu_usable), dtype=bool)
         for pool in request.pools:

@@ -9,6 +9,7 @@ nodes in proportion to its GPUs there and limit how many of a node's GPUs it can
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 from math import comb
 
@@ -29,6 +30,21 @@ _EXACT_NODE_SETS = 2000
 
 def place(request: Request, room: Room) -> CellCounts | None:
     """Where the request goes in the cells that are available; None where it does not fit."""
+    if request.avoid_nodes:
+        found = _place(request, _without(request.avoid_nodes, room))
+        if found is not None:
+            return found
+    return _place(request, room)
+
+
+def _without(names: tuple[str, ...], room: Room) -> Room:
+    """The room without these nodes."""
+    index = room.index
+    avoided = [index.node_number[name] for name in names if name in index.node_number]
+    return replace(room, available=np.where(np.isin(index.cell_node, avoided), 0, room.available))
+
+
+def _place(request: Request, room: Room) -> CellCounts | None:
     if room.index.preference is not None:
         return place_by_preference(request, room, room.index.preference)
     quick = _in_one_cell(request, room)

@@ -26,6 +26,9 @@ def place_cpu_job(
     for pool in pools:
         nodes = np.flatnonzero(_fitting(state, request, pool, state.hosts.now))
         nodes = _without(state, nodes, kept)
+        if request.avoid_nodes:
+            others = _without(state, nodes, frozenset(request.avoid_nodes))
+            nodes = others if len(others) >= count else nodes
         if len(nodes) < count:
             continue
         left = state.hosts.now.cpu[nodes] if not request.spread else -state.hosts.now.cpu[nodes]
