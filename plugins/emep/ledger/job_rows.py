@@ -95,6 +95,11 @@ def _job(columns: Sequence[Any], policy: Policy) -> model.Job:
     ) = columns
     where = _where_of_text if isinstance(topology, str) else _where
     required, preferred, affinity, anti_affinity = where(topology, runtime)
+    if runtime != "external" and gpu_count > 1:
+        # An agent starts an engine on each node of a grant, and a pod stands on one; an NVLink group may be
+        # on several.
+        nvlink_required = nvlink_required or required == "nvlink"
+        required = "node"
     return model.Job(
         id=job_id,
         submit_time=submitted_at,

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from sqlalchemy import inspect
 
-from emep.api.engine_names import check_engine
+from emep.api.engine_names import check_engine, check_startable
 from emep.api.schemas import JobRequest
 from emep.exceptions import InvalidError
 from emep.ledger.base import LedgerBase
@@ -72,6 +72,13 @@ class Judging(LedgerBase):
             check_engine(request.spec, self.settings.extra_engines)
         policy = self.policy
         gpus, nodes = gang_size(request)
+        check_startable(
+            runtime=request.runtime,
+            queue=request.queue,
+            engine=_engine(request),
+            gpus=gpus,
+            nodes=nodes,
+        )
         task = request.airflow
         values = {
             "epoch": 0,
@@ -153,6 +160,12 @@ class Judging(LedgerBase):
 def like_a_row(values: dict[str, Any]) -> Job:
     """Something to read a job's columns from, at a tenth of what an object that tracks changes costs."""
     return cast(Job, SimpleNamespace(**{**_NO_VALUES, **values}))
+
+
+def _engine(request: JobRequest) -> str | None:
+    """The engine that a SPEC names; None for work without one."""
+    name = (request.spec or {}).get("engine")
+    return name if isinstance(name, str) else None
 
 
 def gang_size(request: JobRequest) -> tuple[int, int | None]:

@@ -116,9 +116,11 @@ class AsksForGpus:
                 **fields,
             }
             # Templates are rendered to text, so "2" is a number of GPUs here, as it is not in JSON.
-            return JobRequest.model_validate(_numbers(asked), strict=False)
+            request = JobRequest.model_validate(_numbers(asked), strict=False)
         except ValidationError as error:
             raise AirflowFailException(_first_error(error)) from None
+        check_startable_task(request)
+        return request
 
     def ask(self, api: EmepClient, request: JobRequest) -> JobView:
         """Submit the request; then cancel what earlier tries have left, unless this one has taken it over.
@@ -223,14 +225,30 @@ def _numbers(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def on_one_node(fields: dict[str, Any]) -> None:
-    """Ask for one node. Raises AirflowFailException where several were asked for."""
-    if str(fields.get("node_count", 1)) != "1":
-        raise AirflowFailException(
-            f"node_count: an engine runs on one node, not on {fields['node_count']}; leave it out."
-        )
-    topology = dict(fields.get("topology") or {})
-    if topology.get("required") not in ("nvlink", "node"):
+    """Ask for GPUs of one node: a grant over several would start the engine on each."""
+    topology = fields.get("topology") or {}
+    if isinstance(topology, dict) and topology.get("required") not in ("nvlink", "node"):
         fields["topology"] = topology | {"required": "node"}
+
+
+def check_startable_task(request: JobRequest) -> None:
+    """Raises AirflowFailException, with the API's own sentence, for what EMEP would refuse to start."""
+    from emep.api.engine_names import check_startable
+    from emep.exceptions import InvalidError
+
+    gpus, nodes, per_node = request.gpu_count, request.node_count, request.gpu_per_node
+    if gpus is None:
+        gpus = 1 if per_node is None else per_node * (nodes or 1)
+    try:
+        check_startable(
+            runtime=request.runtime,
+            queue=request.queue,
+            engine=(request.spec or {}).get("engine"),
+            gpus=gpus,
+            nodes=nodes if nodes is not None or not per_node else gpus // per_node,
+        )
+    except InvalidError as error:
+        raise AirflowFailException(f"{error}.") from None
 
 
 def engine_spec(operator: Any) -> dict[str, Any]:

@@ -186,11 +186,18 @@ def largest(domain_of: IntArray, size: IntArray) -> int:
 def _with_nodes(request: Request, index: ClusterIndex, size: IntArray, pool: str) -> Verdict | None:
     if fits(request, index, size):
         return _of_host(request, index, size, pool)
+    if not request.node_count:
+        most = int(index.domains(request.nvlink, request.level).sums(size).max(initial=0))
+        text = (
+            f"topology: needs {count_of(request.gpus, 'GPU')}{_together(request)}, "
+            f"pool {pool} has at most {most} so close together"
+        )
+        return RejectCode.TOPOLOGY_TOO_SMALL, text, "topology"
     by_node = np.bincount(index.cell_node, weights=size)
     fitting = int((by_node >= max(request.per_node, 1)).sum())
     each = count_of(request.per_node, "GPU")
     text = (
-        f"node_count: needs {count_of(request.node_count or 1, 'node')} with {each} each"
+        f"node_count: needs {count_of(request.node_count, 'node')} with {each} each"
         f"{_together(request)}, pool {pool} has {count_of(fitting, 'such node')}, "
         f"the largest holds {int(by_node.max(initial=0))}"
     )
