@@ -19,7 +19,7 @@ from emep.dagkit.settings import dag_arguments
 )
 def emep_evaluate():
     """Check, then evaluate."""
-    tasks.compatibility_check() >> tasks.evaluate("evaluate", inputs.evaluate_input())
+    tasks.compatibility_check(gpus_for="evaluate") >> tasks.evaluate("evaluate", inputs.evaluate_input())
 
 
 emep_evaluate()

@@ -23,7 +23,7 @@ from emep.dagkit.settings import dag_arguments
         **params.tasks(),
         **params.scoring(),
         **params.search(),
-        **params.resources(),
+        **params.resources(search=True),
     },
     **dag_arguments(),
 )

@@ -20,7 +20,7 @@ from emep.dagkit.settings import dag_arguments
 )
 def emep_merge():
     """Check, then merge."""
-    tasks.compatibility_check() >> tasks.merge("merge", inputs.merge_input(), "models")
+    tasks.compatibility_check(gpus_for="merge") >> tasks.merge("merge", inputs.merge_input(), "models")
 
 
 emep_merge()

@@ -24,7 +24,7 @@ from emep.dagkit.settings import dag_arguments
         **params.model(required=False),
         **params.evaluation(),
         **params.search(),
-        **params.resources(),
+        **params.resources(search=True),
     },
     **dag_arguments(),
 )

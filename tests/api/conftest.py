@@ -13,7 +13,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 from tests.builders.conformance import Conformance
-from tests.builders.ledger import Bench, make_settings, sqlite_engine
+from tests.builders.ledger import Bench, make_settings, spec_for, sqlite_engine
 
 BASE = "/emep/api/v1"
 
@@ -75,8 +75,7 @@ class Api:
         return who if who.startswith("emep-") or who.count(".") == 2 else self._token_of(who)
 
     def submit(self, who: str = "alice", **fields: Any) -> Any:
-        spec = {"engine": "merge", "input": {}, "output_uri": "out"}
-        return self.call(who, "POST", "/jobs", json={"spec": spec, **fields})
+        return self.call(who, "POST", "/jobs", json={"spec": spec_for(fields), **fields})
 
     def node(self, name: str = "n0", gpus: int = 4) -> None:
         self.bench.node(name, gpus)

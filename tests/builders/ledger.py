@@ -32,6 +32,12 @@ START = 1_700_000_000.0
 SPEC = {"engine": "merge", "input": {}, "output_uri": "out"}
 
 
+def spec_for(fields: dict[str, Any]) -> dict[str, Any]:
+    """The SPEC of a job with these fields: of an engine that uses as many GPUs as they ask for."""
+    several = (fields.get("gpu_count") or 0) > 1 or (fields.get("gpu_per_node") or 0) > 1
+    return {**SPEC, "engine": "evolve_candidates"} if several else SPEC
+
+
 class ManualClock:
     """Seconds since 1970, moved by the test."""
 
@@ -121,7 +127,7 @@ class Bench:
         """Submit a job for one GPU unless told otherwise."""
         roles = fields.pop("roles", ())
         dag = fields.pop("trusted_dag", None)
-        request = JobRequest(**{"spec": SPEC, **fields})
+        request = JobRequest(**{"spec": spec_for(fields), **fields})
         return self.ledger.submit(request, Submitter(by, request.user or by, roles, dag))[0]
 
     def plan(self) -> Cycle:

@@ -140,6 +140,11 @@ def test_a_paused_dag_is_not_waited_for(
         (["--kind", "merge"], "RECIPE.yaml is missing"),
         (["missing.yaml", "--kind", "merge"], "missing.yaml: cannot be read: no such file or directory"),
         (["--kind", "evaluate"], "--model is missing"),
+        (["--kind", "merge", "r.yaml", "--gpus", "4"], "--gpus: engine merge uses one GPU, and 4 were asked"),
+        (
+            ["--kind", "evaluate", "--model", "m", "--tasks", "t", "--gpus", "2"],
+            "--gpus: engine evaluate uses one GPU, and 2 were asked for",
+        ),
         (["--kind", "evaluate", "--model", "m"], "--tasks is missing"),
         (
             ["--kind", "evaluate", "--set", "model=m", "--set", "tasks=[t]", "--set", "limit"],

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import event, func, select
-from tests.builders.ledger import SPEC, Bench, events
+from tests.builders.ledger import Bench, events, spec_for
 
 from emep.api.schemas import JobRequest, JobState
 from emep.exceptions import EmepError, InvalidError, RejectedJobError
@@ -20,7 +20,7 @@ ALICE = Submitter("alice", "alice")
 
 
 def asked(**fields: Any) -> tuple[JobRequest, Submitter]:
-    return JobRequest(**{"spec": SPEC, **fields}), ALICE
+    return JobRequest(**{"spec": spec_for(fields), **fields}), ALICE
 
 
 def count(bench: Bench) -> int:

@@ -157,7 +157,10 @@ def test_now_takes_back_what_has_not_reported_yet(bench: Bench) -> None:
 def test_a_gang_leaves_when_one_of_its_nodes_is_drained(bench: Bench) -> None:
     for name in ("n0", "n1"):
         bench.node(name, gpus=1)
-    job = bench.running(gpu_count=2, node_count=2)
+    job = bench.submit(gpu_count=2, node_count=2, runtime="external")
+    bench.plan()
+    job = bench.job(job)
+    bench.beat(job)
     bench.ledger.drain("n1", now=True, actor="op")
     assert bench.job(job).state is JobState.YIELDING
 

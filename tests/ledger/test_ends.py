@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
-from tests.builders.ledger import SPEC, Bench, events, holders
+from tests.builders.ledger import Bench, events, holders, spec_for
 
 from emep.api.schemas import JobState, JobView
 from emep.ledger.ends import Verdict, verdict
@@ -289,7 +289,7 @@ def test_out_of_gpu_memory_the_same_job_runs_once_more_on_the_cpu_in_chunks(benc
     )
     assert stored.topology["required"] == "node"
     assert stored.checkpoint_key == "k"
-    assert stored.spec == {**SPEC, "chunked": True, "device": "cpu"}
+    assert stored.spec == {**spec_for({"gpu_count": 4}), "chunked": True, "device": "cpu"}
     bench.plan()
     again = bench.job(job)
     assert (again.state, again.epoch, again.gpus) == (JobState.STARTING, 2, [])

@@ -71,7 +71,7 @@ def test_racing_submissions_with_one_key_make_one_job(bench: Bench) -> None:
         ({"priority": "urgent"}, "urgent"),
         ({"gpu_memory_min": "200Gi"}, "200Gi"),
         ({"gpu_type": "A100"}, "A100"),
-        ({"gpu_count": 3, "node_count": 2}, "node_count"),
+        ({"gpu_count": 3, "node_count": 2, "runtime": "external"}, "node_count"),
         ({"priority": "critical"}, "critical"),
     ],
 )

@@ -46,7 +46,7 @@ def test_only_what_fits_starts_and_the_rest_says_why(bench: Bench) -> None:
     told = bench.job(waiting)
     assert told.state is JobState.PENDING
     assert "needs 2 GPUs" in told.reason
-    assert ("waiting", "insufficient_gpus") in events(bench, waiting)
+    assert ("waiting", "insufficient_gpus,no_topology_domain") in events(bench, waiting)
     before = len(events(bench))
     bench.plan()
     assert len(events(bench)) == before, "nothing new to say"

@@ -6,13 +6,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.builders.ledger import SPEC, START, Bench
+from tests.builders.ledger import START, Bench, spec_for
 
 from emep.api.schemas import JobRequest
 from emep.exceptions import ConflictError
 from emep.ledger.judging import Submitter
 from emep.ledger.repeats import DECIDES, difference
 
+SPEC = spec_for({"gpu_count": 2})
 TASK: dict[str, Any] = {"dag_id": "d", "run_id": "r", "task_id": "t", "try_number": 2, "last_try": False}
 OTHERS: dict[str, Any] = {
     "queue": "evaluate",
@@ -20,7 +21,7 @@ OTHERS: dict[str, Any] = {
     "project": "other",
     "user": "bob",
     "gpu_count": 2,
-    "node_count": 2,
+    "node_count": 1,
     "cpu": 2,
     "memory": "1Gi",
     "gpu_memory_min": "1Gi",
@@ -89,7 +90,12 @@ def test_the_same_request_in_other_words_is_the_same(bench: Bench) -> None:
     bench.node(gpus=4)
     first = bench.submit(**asked(max_duration="2h", memory="2Gi", cpu=2, topology={}))
     again = asked(
-        max_duration=7200, memory=2 * 1024**3, cpu=2.0, queue="merge", gpu_count=1, job_type="merge"
+        max_duration=7200,
+        memory=2 * 1024**3,
+        cpu=2.0,
+        queue="merge",
+        gpu_count=1,
+        job_type="evolve_candidates",
     )
     assert bench.submit(**again).id == first.id
 

@@ -108,7 +108,7 @@ def test_the_dead_letter_of_another_task_stays_open(bench: Bench) -> None:
 
 # ---- what is done is done ---------------------------------------------------------------------------
 
-SPEC = {"schema_version": 1, "engine": "merge", "input": {"x": 1}, "device": "cuda"}
+SPEC = {"schema_version": 1, "engine": "evolve_candidates", "input": {"x": 1}, "device": "cuda"}
 BEGUN = datetime.fromtimestamp(START - 1, UTC)
 
 
@@ -144,7 +144,7 @@ def test_work_that_was_promoted_to_the_cpu_is_the_same_work(bench: Bench) -> Non
     [
         ("the task was cleared since", {"airflow": retried(2, first_try=2)}),
         ("its operator does not say since when", {"airflow": retried(2, first_try=None)}),
-        ("it asks for other work", {"spec": {**SPEC, "engine": "evaluate"}}),
+        ("it asks for other work", {"spec": {**SPEC, "input": {"x": 2}}}),
         ("nobody knows what it asks for", {"spec": None, "runtime": "external"}),
         ("it is another task", {"airflow": retried(2, map_index=3)}),
         ("it is another run", {"airflow": retried(2, run_id="other")}),
@@ -249,7 +249,7 @@ def test_a_job_that_was_taken_over_ends_as_its_new_try_does(bench: Bench) -> Non
     ("why", "asks"),
     [
         ("the task was cleared since", {"airflow": retried(2, first_try=2)}),
-        ("it asks for other work", {"spec": {**SPEC, "engine": "evaluate"}}),
+        ("it asks for other work", {"spec": {**SPEC, "input": {"x": 2}}}),
         ("it asks for other GPUs", {"gpu_count": 1}),
         ("it asks with another priority", {"priority": "high"}),
         ("nobody knows what it asks for", {"spec": None, "runtime": "external"}),

@@ -108,6 +108,7 @@ def test_a_long_job_is_deferred_once_with_all_that_the_trigger_needs(api):
 def test_the_request_says_who_asks_and_for_what(api):
     with pytest.raises(TaskDeferred) as caught:
         operator(
+            engine="evolve_candidates",
             inline_wait=0,
             job_queue="eval",
             priority="high",
@@ -120,7 +121,7 @@ def test_the_request_says_who_asks_and_for_what(api):
         ).execute(context(map_index=3, try_number=2))
     job = api.user.job(caught.value.trigger.job_id)
     assert (job.queue, job.priority, job.project, job.user) == ("eval", "high", "org/team", "alice")
-    assert (job.gpu_count, job.nvlink_required, job.job_type) == (2, True, "merge")
+    assert (job.gpu_count, job.nvlink_required, job.job_type) == (2, True, "evolve_candidates")
     assert (job.airflow.dag_id, job.airflow.run_id, job.airflow.map_index) == ("emep_merge", "run 1", 3)
     assert (job.airflow.try_number, job.airflow.last_try) == (2, False)
     order = api.order()
@@ -304,11 +305,13 @@ def test_a_failure_of_the_work_is_tried_again(api):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"gpu_count": 64}, ["64", "4"]),
+        ({"gpu_count": 64}, ["gpu_count", "merge", "64"]),
         ({"gpu_memory_min": "200Gi"}, ["200"]),
         ({"gpu_type": "TPU"}, ["TPU"]),
-        ({"gpu_count": 5}, ["5", "4"]),
+        ({"engine": "evolve_candidates", "gpu_count": 5}, ["5", "4"]),
         ({"node_count": 2}, ["node_count", "2"]),
+        ({"gpu_count": 8, "gpu_per_node": 4}, ["node_count", "2"]),
+        ({"job_queue": "artifact"}, ["queue", "artifact"]),
         ({"priority": "urgent"}, ["urgent"]),
         ({"job_queue": "mrege"}, ["mrege"]),
     ],

@@ -21,7 +21,7 @@ option of its own is given by --set.
 """
 EPILOG = """\
 examples:
-  emep submit recipe.yaml --kind merge --gpus 2 --wait
+  emep submit recipe.yaml --kind merge --gpus 1 --wait
   emep submit search.yaml --kind evolve --tasks gsm.jsonl,arc.jsonl --generations 8
   emep submit --kind evaluate --model /models/llama --tasks gsm.jsonl --limit 200
 exit status with --wait: 0 the run succeeded, 1 it failed.
@@ -32,6 +32,7 @@ KINDS = {
     "evaluate": "emep_evaluate",
     "pipeline": "emep_pipeline",
 }
+GPUS_HELP = "GPUs of each allocation of candidates (evolve, pipeline); a merge or an evaluation uses one"
 _FIELDS = {
     "priority": "priority",
     "gpus": "gpu_count",
@@ -99,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gpus = parser.add_argument_group("GPUs and order")
     gpus.add_argument("--project", help="whose fair share is charged")
     gpus.add_argument("--priority", metavar="CLASS", help="critical, high, normal or low")
-    gpus.add_argument("--gpus", type=int, metavar="N", help="GPUs of each job, all at once")
+    gpus.add_argument("--gpus", type=int, metavar="N", help=GPUS_HELP)
     gpus.add_argument(
         "--gpu-memory-min", metavar="SIZE", help="memory that every GPU must have, such as 40Gi"
     )
@@ -197,6 +198,20 @@ def _check_kind(args: argparse.Namespace) -> None:
         raise UsageError("--model is missing: --kind evaluate needs the model's path")
     if args.kind != "merge" and not args.tasks and not any(_names(entry, "tasks") for entry in args.set):
         raise UsageError(f"--tasks is missing: --kind {args.kind} needs at least one JSONL file of tasks")
+    _check_gpus(args)
+
+
+def _check_gpus(args: argparse.Namespace) -> None:
+    """Raises UsageError where an engine of one device would be given several GPUs."""
+    from emep.api.engine_names import check_startable
+    from emep.exceptions import InvalidError
+
+    if args.kind not in ("merge", "evaluate"):
+        return
+    try:
+        check_startable(runtime="agent", engine=args.kind, gpus=args.gpus or 0)
+    except InvalidError as error:
+        raise UsageError(f"--gpus: {str(error).removeprefix('gpu_count: ')}") from error
 
 
 def _names(entry: str, field: str) -> bool:

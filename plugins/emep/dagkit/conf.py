@@ -9,6 +9,9 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from emep.api.engine_names import check_startable
+from emep.exceptions import InvalidError
+
 
 def refuse_unknown_fields(context: Mapping[str, Any]) -> None:
     """Fail the task, without a retry, if the run's conf has a field that the DAG's form does not.
@@ -21,3 +24,16 @@ def refuse_unknown_fields(context: Mapping[str, Any]) -> None:
             near = get_close_matches(field, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(sorted(known))}."
             raise AirflowFailException(f"conf: {field!r} is not a field of {context['dag'].dag_id}; {hint}")
+
+
+def refuse_idle_gpus(context: Mapping[str, Any], engine: str) -> None:
+    """Fail the run's first task, without a retry, where its ``gpu_count`` is more than ``engine`` can use.
+
+    Raises AirflowFailException with the sentence that ``POST /jobs`` has for it.
+    """
+    params = context["params"]
+    runtime = str(params.get("runtime") or "agent")
+    try:
+        check_startable(runtime=runtime, engine=engine, gpus=int(params.get("gpu_count") or 0))
+    except InvalidError as error:
+        raise AirflowFailException(f"{error}.") from None

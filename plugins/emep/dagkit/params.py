@@ -20,8 +20,18 @@ _MEMORY = r"^\s*\d+(\.\d+)?\s*([kKmMgGtTpP][iI]?)?[bB]?\s*$"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
-def resources(**defaults: Any) -> dict[str, Param]:
-    """Fields of every DAG: who is charged, how many GPUs of which kind, in what order, for how long."""
+_SEARCH_GPUS = (
+    "GPUs of each allocation of candidates, all on one node: one process a GPU. Merges and evaluations use "
+    "one. 0 runs on CPUs."
+)
+_ONE_GPU = "1: a merge or an evaluation uses one GPU. 0 runs on CPUs."
+
+
+def resources(*, search: bool = False, **defaults: Any) -> dict[str, Param]:
+    """Fields of every DAG: who is charged, how many GPUs of which kind, in what order, for how long.
+
+    ``search``: the DAG evaluates candidates, the one engine that uses several GPUs.
+    """
     values: dict[str, Any] = {"gpu_count": 1, "priority": "normal", "seed": 0} | defaults
     return {
         "project": Param(
@@ -44,7 +54,7 @@ def resources(**defaults: Any) -> dict[str, Param]:
         ),
         "gpu_count": Param(
             values["gpu_count"],
-            "GPUs of each job, all at once. 0 runs on CPUs.",
+            _SEARCH_GPUS if search else _ONE_GPU,
             type="integer",
             title="GPUs",
             minimum=0,

@@ -44,15 +44,28 @@ def cpu_resources(**overrides: Any) -> dict[str, Any]:
     return resources(**cpu_only) | overrides
 
 
+ONE_GPU = "{{ [params.gpu_count, 1] | min }}"
+"""For an engine of one device in a DAG whose ``gpu_count`` is for the search's candidates."""
+
+
+def one_gpu_resources(**overrides: Any) -> dict[str, Any]:
+    """The same for a step that uses one GPU, or none where the run asks for none."""
+    return resources(gpu_count=ONE_GPU) | overrides
+
+
 def compatibility_check(
-    *, search: bool = False, unused: Callable[[Mapping[str, Any]], Collection[str]] | None = None
+    *,
+    search: bool = False,
+    unused: Callable[[Mapping[str, Any]], Collection[str]] | None = None,
+    gpus_for: str = "",
 ) -> CompatibilityCheckOperator:
-    """The task every DAG begins with."""
+    """The task every DAG begins with. ``gpus_for``: the only engine that the run's GPUs are for."""
     return CompatibilityCheckOperator(
         task_id="compatibility_check",
         input=inputs.check_input(search=search),
         output_uri=inputs.output_uri(name="check"),
         unused=unused,
+        gpus_for=gpus_for,
         **cpu_resources(max_duration="10m"),
     )
 
@@ -65,7 +78,7 @@ def merge(task_id: str, input: inputs.Built, name: str) -> FairShareGpuOperator:
         input=input,
         output_uri=inputs.output_uri(name=name),
         job_queue="merge",
-        **resources(),
+        **one_gpu_resources(),
     )
 
 
@@ -79,7 +92,7 @@ def evaluate(
         input=input,
         output_uri=inputs.output_uri(name=task_id),
         job_queue=EVAL_QUEUE,
-        **resources() | fields,
+        **one_gpu_resources() | fields,
     )
 
 
