@@ -99,6 +99,18 @@ def test_an_exit_status_is_passed_on_with_the_result(api: SmallApi, start_agent:
     assert (completion.exit_code, completion.result, completion.message) == (65, result, None)
 
 
+def test_a_result_that_the_ledger_can_never_take_ends_the_job_with_that_sentence(
+    api: SmallApi, start_agent: Start
+) -> None:
+    start_agent()
+    text = '{"status": "done", "exit_code": 0, "metrics": {"loss": NaN}}'
+    api.give(start_order("a1", steps=[["result_text", text]]))
+    completion = api.ended("a1")
+    assert (completion.exit_code, completion.result) == (65, None)
+    words = "result.metrics.loss: nan is not a finite number"
+    assert completion.message == f"the Result in result.json is refused: {words}"
+
+
 def test_a_repeated_order_starts_nothing_twice(api: SmallApi, start_agent: Start, folder: Path) -> None:
     start_agent()
     order = start_order("a1", steps=[["print", "once"], ["wait", str(folder / "go")]])

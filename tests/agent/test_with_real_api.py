@@ -20,7 +20,7 @@ from emep.api.schemas import ENDED_STATES, JobRequest, JobState, JobView, Topolo
 from emep.client import EmepClient
 
 ITEM = '{"id": "1", "prompt": "1+1=", "choices": ["2", "3"], "answer": 0}\n'
-Start = Callable[[str, str], "subprocess.Popen[bytes]"]
+Start = Callable[..., "subprocess.Popen[bytes]"]
 REAL_ENGINE = str(Path(sys.executable).with_name("emep-engine"))
 
 
@@ -40,14 +40,14 @@ def client(server: EmepServer) -> Iterator[EmepClient]:
 
 @pytest.fixture
 def agent(server: EmepServer, client: EmepClient, folder: Path) -> Iterator[Start]:
-    """Start the agent of a node with 4 simulated GPUs (a name of its own for each test)."""
+    """Start the agent of a node with simulated GPUs (a name of its own for each test)."""
     processes: list[subprocess.Popen[bytes]] = []
     state_dirs: list[Path] = []
 
-    def start(name: str, engine: str) -> subprocess.Popen[bytes]:
+    def start(name: str, engine: str, gpus: int = 4) -> subprocess.Popen[bytes]:
         state_dirs.append(folder / name)
         environment = {**os.environ, "EMEP_AGENT_TOKEN": AGENT_SECRET}
-        command = [EMEP, "agent", "--simulate", "4", "--name", name, "--api-url", server.url]
+        command = [EMEP, "agent", "--simulate", str(gpus), "--name", name, "--api-url", server.url]
         command += ["--state-dir", str(state_dirs[-1]), "--engine-command", engine, "--label", f"test={name}"]
         with (folder / "agent.log").open("ab") as log:
             processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
@@ -114,7 +114,7 @@ class Waiting:
 def steps(*steps: list[Any]) -> dict[str, Any]:
     return {
         "schema_version": 1,
-        "engine": "merge",
+        "engine": "evolve_candidates",
         "input": {"steps": steps},
         "output_uri": "none",
     }
@@ -156,11 +156,11 @@ def test_a_real_engine_runs_to_its_result_on_granted_gpus(
     agent("real", REAL_ENGINE)
     task = folder / "sums.jsonl"
     task.write_text(ITEM)
-    job = ended(client, submit(client, "real", check(task, folder), gpu_count=2))
+    job = ended(client, submit(client, "real", check(task, folder), gpu_count=1))
     assert (job.state, job.exit_code) == (JobState.COMPLETED, 0), job.reason
     assert job.result is not None
     assert job.result["metrics"]["tasks"] == {"sums": {"items": 1, "kind": "choice"}}
-    assert [gpu.node for gpu in job.gpus] == ["real", "real"]
+    assert [gpu.node for gpu in job.gpus] == ["real"]
     assert job.allocation_id is not None
     until(lambda: client.logs(job.allocation_id or "").complete)
     # The GPUs are free again once the agent has said that nothing runs on them.
@@ -172,7 +172,7 @@ def test_a_real_engine_outlives_its_agent_and_is_adopted_by_the_next(
 ) -> None:
     process = agent("adopting", REAL_ENGINE)
     task = Waiting(folder)
-    job = submit(client, "adopting", check(task.path, folder), gpu_count=2)
+    job = submit(client, "adopting", check(task.path, folder), gpu_count=1)
     until(lambda: client.job(job.id).state is JobState.RUNNING)
     process.kill()
     process.wait()
@@ -191,13 +191,13 @@ def test_a_real_engine_outlives_its_agent_and_is_adopted_by_the_next(
 def test_a_preempted_engine_that_cannot_stop_is_killed_and_runs_again_later(
     client: EmepClient, agent: Start, folder: Path
 ) -> None:
-    agent("preempting", REAL_ENGINE)
+    agent("preempting", REAL_ENGINE, gpus=1)
     task = Waiting(folder)
-    victim = submit(client, "preempting", check(task.path, folder), gpu_count=4, priority="low")
+    victim = submit(client, "preempting", check(task.path, folder), gpu_count=1, priority="low")
     until(lambda: client.job(victim.id).state is JobState.RUNNING)
     plain = folder / "plain.jsonl"
     plain.write_text(ITEM)
-    urgent = submit(client, "preempting", check(plain, folder), gpu_count=4, priority="high")
+    urgent = submit(client, "preempting", check(plain, folder), gpu_count=1, priority="high")
     urgent = ended(client, urgent)
     assert urgent.state is JobState.COMPLETED, urgent.reason
     until(lambda: client.job(victim.id).epoch == 2)

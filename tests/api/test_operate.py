@@ -14,7 +14,7 @@ from .conftest import Api
 from .test_auth import a_dead_letter
 from .test_bad_input import HOSTILE, RAW, body_of, check
 
-SPEC = {"engine": "merge", "input": {}, "output_uri": "out"}
+SPEC = {"engine": "evolve_candidates", "input": {}, "output_uri": "out"}
 
 
 def rows(api: Api) -> list[Any]:

@@ -75,6 +75,7 @@ def serve(folder: Path, port: int) -> None:
         agent_token=AGENT_SECRET,
         # The account that operators of the tests ask through.
         service_user="admin",
+        extra_engines=("chaos_steps",),
         tick_seconds=float(os.environ.get(TICK, "0.2")),
         **files,
     )

@@ -1,8 +1,9 @@
 """A stand-in for ``emep-engine`` that does exactly what its SPEC's steps say, so a test controls its end.
 
 ``run SPEC.json``; steps: ["print", TEXT], ["environment", NAME...], ["wait", FILE] until it exists,
-["on_term", CODE] end with that status on SIGTERM, ["ignore_term"], ["result", DOCUMENT], ["detach", FILE]
-leave a process in a session of its own and write its pid, ["pid", FILE], ["exit", CODE].
+["on_term", CODE] end with that status on SIGTERM, ["ignore_term"], ["result", DOCUMENT],
+["result_text", TEXT], ["detach", FILE] leave a process in a session of its own and write its pid,
+["pid", FILE], ["exit", CODE].
 """
 
 import json
@@ -49,6 +50,7 @@ STEPS = {
     "on_term": on_term,
     "ignore_term": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
     "result": lambda document: write(os.environ["EMEP_RESULT_PATH"], json.dumps(document)),
+    "result_text": lambda text: write(os.environ["EMEP_RESULT_PATH"], text),
     "detach": detach,
     "pid": lambda path: write(path, str(os.getpid())),
     "exit": sys.exit,

@@ -73,6 +73,7 @@ class AirflowPlane:
             **QUICK,
             "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "tests" / "chaos" / "dags"),
             "AIRFLOW__EMEP__POLICY_FILE": str(settings.policy_file()),
+            "AIRFLOW__EMEP__EXTRA_ENGINES": "chaos_steps",
             MARK: str(settings.folder),
         }
         if settings.database_url:

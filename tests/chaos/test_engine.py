@@ -34,7 +34,7 @@ class Bench:
         run = self.folder / f"{job}-{epoch}"
         run.mkdir()
         given = {"steps": 4, "step_seconds": 0.1, "checkpoint_every": 2, **fields}
-        (run / "SPEC.json").write_text(json.dumps({"engine": "compare", "input": given}))
+        (run / "SPEC.json").write_text(json.dumps({"engine": "chaos_steps", "input": given}))
         env = {
             **clean_environment(),
             "PYTHONPATH": f"{ROOT / 'tests' / 'builders' / 'chaos_site'}:{ROOT}",

@@ -85,7 +85,7 @@ class Workload:
         queue, priority, size = kind_of_job(self.settings, self.rng)
         project, user = self.rng.choice(_PEOPLE)
         by_rank = size == 2 and self.rng.random() < 0.4
-        engine = "evolve_candidates" if by_rank else "compare"
+        engine = "evolve_candidates" if by_rank else "chaos_steps"
         request = JobRequest(
             queue=queue,
             priority=priority,

@@ -22,7 +22,7 @@ from emep.api.schemas import (
 )
 from emep.client import EmepClient, agent_token, lease_token
 
-SPEC = {"schema_version": 1, "engine": "merge", "input": {}, "output_uri": "none"}
+SPEC = {"schema_version": 1, "engine": "evolve_candidates", "input": {}, "output_uri": "none"}
 
 
 @pytest.fixture

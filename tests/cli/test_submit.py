@@ -71,7 +71,7 @@ def test_the_recipe_and_the_options_become_the_runs_conf(
     airflow = Airflow("queued")
     options = [
         "--gpus",
-        "2",
+        "1",
         "--project",
         "team-a",
         "--priority",
@@ -87,7 +87,7 @@ def test_the_recipe_and_the_options_become_the_runs_conf(
             "logical_date": None,
             "conf": {
                 "recipe": RECIPE,
-                "gpu_count": 2,
+                "gpu_count": 1,
                 "project": "team-a",
                 "priority": "high",
                 "nvlink_required": True,

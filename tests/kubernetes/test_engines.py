@@ -22,7 +22,7 @@ def seen_by_nodes(cluster):
 def work(bench, name: str, **fields):
     """SPEC and pod of an engine that goes through numbered steps and keeps a checkpoint of each."""
     input = {"steps": 3, "step_seconds": 0.3, "checkpoint_every": 1, **fields}
-    spec = {"schema_version": 1, "engine": "compare", "input": input, "device": "cpu", "output_uri": name}
+    spec = {"schema_version": 1, "engine": "chaos_steps", "input": input, "device": "cpu", "output_uri": name}
     folder = bench.server.folder / name
     more = {"CHAOS_FOLDER": str(folder), "CHAOS_NODE": name}
     return spec, bench.engine_plan(SITE, more)

@@ -23,6 +23,16 @@ async def test_a_pod_of_any_image_runs_and_its_result_is_the_xcom(bench, inbox):
     assert bench.held() == []
 
 
+async def test_a_result_that_is_no_json_ends_the_job_with_that_sentence(bench, inbox):
+    job_id = bench.submit()
+    plan = bench.plan("""echo '{"loss": NaN}' > /airflow/xcom/return.json""", result_as_message=True)
+    await event_of(bench.trigger(job_id, plan, return_field="return_value"))
+    job = bench.job(job_id)
+    assert (job.state.value, job.requeues, job.epoch, job.exit_code) == ("failed", 0, 1, 65)
+    assert "has NaN, which is no number in JSON" in job.reason
+    await bench.until(lambda: not bench.kubectl.pods(job_id))
+
+
 async def test_the_lease_of_an_image_without_a_supervisor_is_renewed_while_its_pod_runs(bench, inbox):
     job_id = bench.submit()
     task = asyncio.create_task(event_of(bench.trigger(job_id, bench.plan("sleep 22"))))

@@ -115,7 +115,8 @@ def test_a_group_that_no_node_holds_enough_of_is_said_with_its_numbers(bench: Be
     with pytest.raises(RejectedJobError) as refused:
         bench.submit(gpu_count=4, spec=CANDIDATES, nvlink_required=True)
     assert refused.value.message == (
-        "topology: needs 4 GPUs in one node and one NVLink group, pool default has at most 2 so close together"
+        "topology: needs 4 GPUs in one node and one NVLink group, "
+        "pool default has at most 2 so close together"
     )
 
 

@@ -111,6 +111,7 @@ def loop(tmp_path_factory):
             **AIRFLOW,
             "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
             "AIRFLOW__EMEP__POLICY_FILE": str(folder / "policy.yaml"),
+            "AIRFLOW__EMEP__EXTRA_ENGINES": "loop_steps",
         },
         agent_flags=(
             *("--simulate", "4", "--group-size", "4", "--cpu", "64", "--memory", "512Gi"),

@@ -62,7 +62,8 @@ def bad_runs(airflow, pipeline):
         "shape": merge(other),
         "model": merge("expert-sideways"),
         "field": merge("expert-turned", ouput_name="x"),
-        "never": merge("expert-turned", gpu_count=64),
+        "never": merge("expert-turned", gpu_memory_min="900Gi"),
+        "idle GPUs": merge("expert-turned", gpu_count=64),
         "nothing to search": airflow.trigger(
             "emep_evolve", recipe="recipes/task_arithmetic.yaml", tasks=REPORT
         ),
@@ -82,6 +83,7 @@ def bad_runs(airflow, pipeline):
         ("shape", ["other", "mlp.up_proj.weight"]),
         ("model", ["expert-sideways"]),
         ("field", ["ouput_name", "output_name"]),
+        ("idle GPUs", ["gpu_count", "merge uses one GPU", "64"]),
         ("nothing to search", ["nothing to search"]),
         ("no task", ["missing.jsonl"]),
     ],
@@ -103,8 +105,8 @@ def test_a_job_that_can_never_be_placed_is_refused_with_the_limit_it_hit(bad_run
     run = bad_runs["never"]
     assert run.states() == {"compatibility_check": "success", "merge": "failed"}
     assert run.tasks()["merge"]["try_number"] == 1
-    assert "64" in run.sentence("merge")
-    assert [job["state"] for job in run.jobs() if job["gpu_count"] == 64] == ["rejected"]
+    assert "900" in run.sentence("merge")
+    assert [job["state"] for job in run.jobs() if job["gpu_count"] == 1] == ["rejected"]
 
 
 def test_no_output_is_left_behind_by_what_failed(bad_runs):
@@ -229,20 +231,20 @@ def long_evaluation(airflow) -> dict[str, object]:
         for copy in range(200):
             for item in items:
                 file.write(json.dumps({**item, "id": f"{copy}-{item['id']}"}) + "\n")
-    return {"model": "base", "tasks": [str(path)], "gpu_count": 2}
+    return {"model": "base", "tasks": [str(path)], "gpu_count": 1}
 
 
 def test_ending_a_deferred_task_by_hand_releases_its_gpus(airflow, pipeline):
     pipeline.ended()
     run = airflow.trigger("emep_evaluate", **long_evaluation(airflow))
     airflow.wait(lambda: run.states().get("evaluate") == "deferred")
-    airflow.wait(lambda: len(airflow.held_gpus()) == 2)
-    (job,) = [job for job in run.jobs() if job["gpu_count"] == 2]
+    airflow.wait(lambda: len(airflow.held_gpus()) == 1)
+    (job,) = [job for job in run.jobs() if job["gpu_count"] == 1]
     airflow.call(
         "PATCH", f"/dags/emep_evaluate/dagRuns/{run.run_id}/taskInstances/evaluate", {"new_state": "failed"}
     )
     airflow.wait(lambda: not airflow.held_gpus())
-    (job,) = [job for job in run.jobs() if job["gpu_count"] == 2]
+    (job,) = [job for job in run.jobs() if job["gpu_count"] == 1]
     assert job["state"] == "cancelled"
     assert run.ended() == "failed"
 

@@ -16,7 +16,7 @@ import pytest
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 from tests.builders.inbox import Inbox as KeepingInbox
 from tests.builders.jobs import job_view
-from tests.builders.ledger import SPEC
+from tests.builders.ledger import spec_for
 from tests.builders.real_api import real_api
 
 from emep.api.schemas import JobRequest, JobState
@@ -59,7 +59,7 @@ def soon(monkeypatch):
 
 
 def submit(api: Any, **fields: Any) -> str:
-    return api.user.submit_job(JobRequest(spec=SPEC, **fields)).id
+    return api.user.submit_job(JobRequest(spec=spec_for(fields), **fields)).id
 
 
 def trigger_for(job_id: str, **fields: Any) -> JobTrigger:

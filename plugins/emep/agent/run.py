@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from emep.agent.environment import run_marks
 from emep.agent.folders import Key, RunFolder
 from emep.agent.process import ProcessIdentity, kill_members
@@ -28,6 +30,8 @@ KILLED_FROM = 128
 """Exit statuses above are of signals, as a shell counts them."""
 KILLED = KILLED_FROM + signal.SIGKILL
 NOT_STARTED = 127
+BAD_INPUT = 65
+"""As an engine's own exit status for what no repetition mends."""
 _WRAPPER = Path(__file__).with_name("wrapper.py")
 _RESULT_CODES = {"done": 0, "preempted": 75}
 _LOG_PATIENCE = 30.0
@@ -185,9 +189,20 @@ class Run:
             message = f"the supervisor ended by {_signal_name(code - 128)} and left no result"
         if message is None and code and result is None:
             message = f"the supervisor ended with exit status {code} and left no result"
-        return Completion(
-            epoch=self.order.epoch, exit_code=code, result=result, message=message[:4096] if message else None
-        )
+        try:
+            return Completion(
+                epoch=self.order.epoch,
+                exit_code=code,
+                result=result,
+                message=message[:4096] if message else None,
+            )
+        except ValidationError as error:
+            return self._without_result(error.errors()[0]["msg"].removeprefix("Value error, "))
+
+    def _without_result(self, why: str) -> Completion:
+        """The end of a run whose Result the ledger can never take."""
+        message = f"the Result in {self.folder.result.name} is refused: {why}"
+        return Completion(epoch=self.order.epoch, exit_code=BAD_INPUT, message=message[:4096])
 
     async def _report(self, problem: str | None) -> None:
         """Post the end until the API has answered. The supervisor may have done so: then this repeats it."""
@@ -198,6 +213,9 @@ class Run:
                 await self._client.raw(calls.complete(self.order.allocation_id, completion))
                 break
             except EmepApiError as error:
+                if error.status in (400, 413, 422) and completion.result is not None:
+                    completion = self._without_result(str(error))
+                    continue
                 if error.status < 500 and error.status not in (408, 425, 429):
                     # An old epoch, a lease that ended: its job has gone on without this run.
                     log.info("%s: the end of epoch %d was not taken: %s", *self.key, error)

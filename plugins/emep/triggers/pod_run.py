@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 REFUSALS = (400, 401, 403, 404, 422)
 """Answers to a creation that no repetition changes."""
+REFUSED_DOCUMENTS = (400, 413, 422)
+"""EMEP's answers to a document that it can never take."""
 RETRIED = ("exceeded quota",)
 """But these may be otherwise in a moment."""
 
@@ -234,22 +236,38 @@ class PodRun:
         await (await self._pods.client()).delete(f"{self._pods.path}/{self.name}", grace)
 
     async def complete(self, exit_code: int, message: str, result: dict[str, Any] | None = None) -> None:
-        """Say how the work has ended. That somebody else has said so before is no error."""
+        """Say how the work has ended. That it was said before is no error.
+
+        A result that is refused as a document ends the job with that sentence: it stays refused, however
+        often it is sent.
+        """
+        from pydantic import ValidationError
+
         from emep.api.schemas import Completion
         from emep.client import EmepApiError
 
-        end = Completion(
-            epoch=self.epoch,
-            exit_code=max(-255, min(255, exit_code)),
-            message=message[:4096] or None,
-            result=result,
-        )
         try:
+            end = Completion(
+                epoch=self.epoch,
+                exit_code=max(-255, min(255, exit_code)),
+                message=message.replace("\0", "")[:4096] or None,
+                result=result,
+            )
             await (await self._holder()).complete(self.allocation_id, end)
         except EmepApiError as error:
-            if error.status != 409:
+            if error.status in REFUSED_DOCUMENTS and result is not None:
+                await self._complete_refused(str(error))
+            elif error.status == 409:
+                log.debug("%s has ended already: %s", self.allocation_id, error)
+            else:
                 raise
-            log.debug("%s has ended already: %s", self.allocation_id, error)
+        except ValidationError as error:
+            if result is None:
+                raise
+            await self._complete_refused(str(error.errors()[0]["msg"]))
+
+    async def _complete_refused(self, why: str) -> None:
+        await self.complete(EXIT_BAD_INPUT, f"pod {self.name}: its result was refused: {why}")
 
     async def refuse(self, error: CannotStartError) -> None:
         """End the job with the sentence of why its pod cannot start."""

@@ -70,7 +70,7 @@ def _request(number: int) -> dict[str, object]:
         "gpu_count": (1, 1, 2, 4, 8)[number % 5],
         "max_duration": 3600 + number % 100,
         "idempotency_key": f"bench-{number}",
-        "spec": {"engine": "merge", "input": {}},
+        "spec": {"engine": "evolve_candidates", "input": {}},
     }
 
 

@@ -2,4 +2,4 @@
 
 from engines.contract import ENGINES, EngineEntry
 
-ENGINES["compare"] = EngineEntry("loop_engine:run")
+ENGINES["loop_steps"] = EngineEntry("loop_engine:run")

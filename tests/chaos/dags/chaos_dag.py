@@ -30,7 +30,7 @@ with DAG(
 ):
     FairShareGpuOperator(
         task_id="job",
-        engine="compare",
+        engine="chaos_steps",
         input="{{ params.input }}",
         output_uri="chaos",
         job_queue="{{ params.queue }}",

@@ -40,7 +40,7 @@ def job(**fields: Any) -> FairShareGpuOperator:
     """The task that asks for GPUs."""
     fields = {"input": "{{ params.input }}", "inline_wait": 0.5, "task_id": "job", **fields}
     return FairShareGpuOperator(
-        engine="compare",
+        engine="loop_steps",
         output_uri="loop",
         priority="{{ params.priority }}",
         gpu_count="{{ params.gpu_count }}",
@@ -77,7 +77,7 @@ with loop_dag("loop_many"):
 
     FairShareGpuOperator.partial(
         task_id="job",
-        engine="compare",
+        engine="loop_steps",
         output_uri="loop",
         priority="{{ params.priority }}",
         gpu_count=1,

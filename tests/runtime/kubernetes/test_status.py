@@ -143,6 +143,25 @@ def test_a_result_is_json_and_not_cut() -> None:
         result_of("x" * 4096)
 
 
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ('{"loss": NaN}', "has NaN, which is no number in JSON: write null or a text"),
+        ("-Infinity", "has -Infinity, which is no number"),
+        ('{"a": [1e999]}', r"cannot be kept: a\[0\]: inf is not a finite number"),
+        ('{"a": "\\u0000"}', "cannot be kept: a: has a NUL"),
+        ("[" * 2000, "is not JSON"),
+        ("[" * 2000 + "]" * 2000, "is not JSON|nested more than"),
+    ],
+)
+def test_a_result_that_json_or_the_ledger_has_no_place_for_is_refused_in_one_sentence(
+    message: str, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        result_of(message)
+    assert "\n" not in str(caught.value)
+
+
 def test_whether_a_node_is_ready() -> None:
     def node(status: str) -> dict[str, Any]:
         condition = {"type": "Ready", "status": status, "message": "kubelet stopped posting"}
@@ -163,6 +182,7 @@ def test_whether_a_node_is_ready() -> None:
         ('["done", 3]', False),
         ('{"status": "done", "epo', False),
         ("", False),
+        ('{"status": "done", "epoch": 3, "metrics": {"loss": NaN}}', False),
     ],
 )
 def test_a_message_is_the_result_of_a_finished_epoch_or_says_nothing(message: str, found: bool) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from emep.runtime.kubernetes.manifest import ALLOCATION, EPOCH, JOB
+from emep.runtime.kubernetes.manifest import ALLOCATION, EPOCH, JOB, XCOM_PATH
 
 
 class Phase(str, Enum):
@@ -101,17 +101,42 @@ def _read(pod: Mapping[str, Any], base: str) -> PodState:
 def result_of(message: str) -> Any:
     """The JSON that a container left as its termination message.
 
-    Raises ValueError in one sentence where it is none, or more than the kubelet keeps.
+    Raises ValueError in one sentence where it is none by RFC 8259 (NaN and infinities are none), more than
+    the kubelet keeps, or what the ledger cannot store.
     """
     try:
-        return json.loads(message)
-    except ValueError:
+        found = json.loads(message, parse_constant=_no_number)
+    except _NoNumberError as error:
+        raise ValueError(
+            f"the result in {XCOM_PATH} has {error}, which is no number in JSON: write null or a text"
+        ) from None
+    except (ValueError, RecursionError):
         if len(message.encode()) >= MESSAGE_BYTES:
             raise ValueError(
-                f"the result in /airflow/xcom/return.json is longer than the {MESSAGE_BYTES:,} bytes that "
+                f"the result in {XCOM_PATH} is longer than the {MESSAGE_BYTES:,} bytes that "
                 "Kubernetes keeps: write it to the artifact store and return its URI"
             ) from None
-        raise ValueError("the result in /airflow/xcom/return.json is not JSON") from None
+        raise ValueError(f"the result in {XCOM_PATH} is not JSON") from None
+    try:
+        _check_storable(found)
+    except ValueError as error:
+        raise ValueError(f"the result in {XCOM_PATH} cannot be kept: {error}") from None
+    return found
+
+
+def _check_storable(document: Any) -> None:
+    # Parsing a DAG imports this module, and has no use for the API's documents.
+    from emep.api.schemas.base import check_storable
+
+    check_storable(document)
+
+
+class _NoNumberError(ValueError):
+    """A constant that Python's reader knows and JSON does not."""
+
+
+def _no_number(constant: str) -> Any:
+    raise _NoNumberError(constant)
 
 
 def finished_result(message: str, epoch: int) -> dict[str, Any] | None:
@@ -120,8 +145,9 @@ def finished_result(message: str, epoch: int) -> dict[str, Any] | None:
     None for anything else: a longer Result is left out, and other images write what they like.
     """
     try:
-        result = json.loads(message)
-    except ValueError:
+        result = json.loads(message, parse_constant=_no_number)
+        _check_storable(result)
+    except (ValueError, RecursionError):
         return None
     if not isinstance(result, dict) or (result.get("status"), result.get("epoch")) != ("done", epoch):
         return None
