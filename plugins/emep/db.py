@@ -23,4 +23,4 @@ class EmepDBManager(BaseDBManager):
     migration_dir = str(_LEDGER / "migrations")
     alembic_file = str(_LEDGER / "alembic.ini")
     supports_table_dropping = True
-    revision_heads_map = {"0.1.0": "0003"}  # noqa: RUF012
+    revision_heads_map = {"0.1.0": "0004"}  # noqa: RUF012

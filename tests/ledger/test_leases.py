@@ -107,8 +107,62 @@ def test_work_that_was_told_to_end_and_is_lost_has_ended(bench: Bench) -> None:
     assert bench.job(asked).state is JobState.CANCELLED
 
 
+def external(bench: Bench) -> tuple[JobView, str]:
+    """A job of four GPUs that its asker starts by itself; its allocation."""
+    bench.policy = replace(bench.policy, half_life=0.0)
+    bench.node()
+    asked = bench.submit(runtime="external", spec=None, gpu_count=4)
+    bench.plan()
+    job = bench.job(asked)
+    assert job.allocation_id is not None
+    return asked, job.allocation_id
+
+
+def used(bench: Bench) -> float:
+    return sum(record.gpu_seconds for record in bench.planner.read().snapshot.usage)
+
+
+def test_work_whose_lease_nobody_has_fetched_is_free_as_soon_as_it_is_cancelled(bench: Bench) -> None:
+    asked, _ = external(bench)
+    bench.clock.advance(5)
+    bench.ledger.cancel(asked.id, actor="alice")
+    assert held(bench) == []
+    assert list(bench.ledger.leaving("external")) == []
+    assert used(bench) == 4 * 5.0
+
+
+def test_cancelled_work_that_may_run_somewhere_is_held_listed_and_charged_until_it_is_gone(
+    bench: Bench,
+) -> None:
+    asked, allocation = external(bench)
+    bench.ledger.lease(allocation)
+    bench.ledger.cancel(asked.id, actor="alice")
+    assert held(bench) == [asked.id] * 4
+    assert [view.id for view in bench.ledger.leaving("external")] == [allocation]
+    bench.clock.advance(7)
+    for _ in range(2):
+        bench.ledger.report_gone(allocation)
+    assert held(bench) == []
+    assert used(bench) == 4 * 7.0
+
+
+def test_work_that_never_began_and_of_which_nobody_speaks_is_held_no_longer_than_its_start_deadline(
+    bench: Bench,
+) -> None:
+    asked, allocation = external(bench)
+    bench.ledger.lease(allocation)
+    bench.ledger.cancel(asked.id, actor="alice")
+    limit = max(bench.policy.lease.start_deadline, bench.policy.preemption.grace_period)
+    bench.quiet(limit - 20)
+    assert held(bench) == [asked.id] * 4
+    bench.quiet(40)
+    assert held(bench) == []
+    assert used(bench) == pytest.approx(4 * limit, abs=4 * 20)
+
+
 def test_an_agents_poll_says_nothing_of_pods(bench: Bench) -> None:
     _, allocation = granted(bench)
+    bench.ledger.lease(allocation)
     bench.ledger.report_lost(allocation, 1, "pod_lost", "x", gone=False)
     bench.poll("n0")
     assert held(bench) != []

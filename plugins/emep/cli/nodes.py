@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from emep.cli.common import (
@@ -14,7 +15,7 @@ from emep.cli.common import (
     since,
 )
 from emep.cli.table import print_table
-from emep.units import format_memory
+from emep.units import count_of, format_memory
 
 DESCRIPTION = "List nodes, their GPUs, NVLink groups and health."
 
@@ -33,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
     with connect(args) as client:
         nodes, total = all_pages(client, calls.nodes())
+        leaving = [] if args.json else client.leaving("external").items
     if args.node:
         nodes = [node for node in nodes if node["name"] == args.node]
         if not nodes:
@@ -55,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.json:
         for node in nodes:
             print_doubt(node)
+        for allocation in leaving:
+            print_leaving(allocation, {node["name"] for node in nodes})
     return 0
 
 
@@ -89,6 +93,18 @@ def print_doubt(node: dict[str, Any]) -> None:
         print(f"{name} is out of service: {why}. `emep resume {name}` ends that at once")
     elif node["state"] == "probation":
         print(f"{name} is on probation, with one job at a time until one has completed: {why}")
+
+
+def print_leaving(allocation: Mapping[str, Any], nodes: Collection[str]) -> None:
+    """What holds GPUs though its job is over: external work that its asker has not called gone."""
+    held = [gpu["node"] for gpu in allocation["gpus"] if gpu["node"] in nodes]
+    if held:
+        where, name = ", ".join(dict.fromkeys(held)), allocation["id"]
+        print(
+            f"{count_of(len(held), 'GPU')} of {where} held by allocation {name} of job {allocation['job_id']} "
+            f"(runtime external), which is {allocation['state']}: its asker has not said that nothing of it "
+            f"runs any more (POST /allocations/{name}/gone)"
+        )
 
 
 def is_free(node: dict[str, Any], gpu: dict[str, Any]) -> bool:

@@ -253,9 +253,14 @@ def gone(allocation_id: str) -> Call[Any]:
     return Call("POST", _at("allocations", allocation_id, "gone"))
 
 
-def leaving() -> Call[Page]:
-    """Allocations of pods that are over, and whose pods nobody has seen leave."""
-    return Call("GET", "/allocations:leaving", "Page")
+def leaving(runtime: str = "kubernetes") -> Call[Page]:
+    """Allocations of a runtime (kubernetes, external) that are over, and not confirmed gone."""
+    return Call(
+        "GET",
+        "/allocations:leaving",
+        "Page",
+        params={"runtime": None if runtime == "kubernetes" else runtime},
+    )
 
 
 def allocation(allocation_id: str) -> Call[Any]:

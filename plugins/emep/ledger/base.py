@@ -14,7 +14,7 @@ from emep.ledger.known_nodes import KnownNodes
 from emep.ledger.pending_bound import PendingBound
 from emep.ledger.pools import Pools
 from emep.ledger.repository import chunks
-from emep.ledger.states import AllocationEvent, JobEvent, YieldCause
+from emep.ledger.states import ASKER_STARTS, AllocationEvent, JobEvent, YieldCause
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, DeadLetter, Gpu, Job, Usage
 from emep.ledger.tries import let_go
 from emep.ledger.usage import decay, decayed_charge
@@ -64,13 +64,15 @@ class LedgerBase:
         exit_code: int | None = None,
         confirmed: bool,
     ) -> None:
-        """End an allocation and charge it. Its GPUs are free at once where its end is ``confirmed``.
+        """End an allocation and charge it. Its GPUs are free at once where its end is ``confirmed``, or where
+        its asker never fetched the lease.
 
         Otherwise they stay held until the nodes' agents no longer list it (``confirm_gone``), so that nothing
         of an earlier epoch runs beside what is granted next.
         """
+        confirmed = confirmed or _never_given(allocation)
         tx.move_allocation(allocation, event, ended_at=tx.now, exit_code=exit_code)
-        self._charge(tx, allocation)
+        self._charge(tx, allocation, allocation.gpu_count, allocation.granted_at)
         if confirmed:
             self.free(tx, allocation, None)
         tx.emit(
@@ -101,13 +103,16 @@ class LedgerBase:
         )
         let_go(tx, allocation)
 
-    def _charge(self, tx: Transaction, allocation: Allocation) -> None:
-        """Add what the allocation held, from its grant to now, to its entity's usage."""
+    def _charge(self, tx: Transaction, allocation: Allocation, gpus: int, since: float) -> None:
+        """Add what some of the allocation's GPUs were held, since then and until now, to its entity's
+        usage.
+        """
         job = tx.session.get(Job, allocation.job_id)
-        if job is None or allocation.gpu_count == 0:
+        if job is None or gpus == 0:
             return
         half_life = self.policy.half_life
-        seconds = max(0.0, tx.now - allocation.granted_at)
+        seconds = max(0.0, tx.now - since)
+        rate = allocation.billing_rate * gpus / allocation.gpu_count
         key = (job.queue, job.project, job.user)
         row = tx.session.get(Usage, key, with_for_update=True)
         if row is None:
@@ -117,10 +122,10 @@ class LedgerBase:
             made = insert(Usage).values(queue=job.queue, project=job.project, user=job.user, **nothing)
             tx.session.execute(made.on_conflict_do_nothing())
             row = tx.session.get_one(Usage, key, with_for_update=True, populate_existing=True)
-        row.gpu_seconds += allocation.gpu_count * seconds
-        row.billed_gpu_seconds += allocation.billing_rate * seconds
+        row.gpu_seconds += gpus * seconds
+        row.billed_gpu_seconds += rate * seconds
         row.decayed = decay(row.decayed, tx.now - row.decayed_at, half_life) + decayed_charge(
-            allocation.billing_rate, allocation.granted_at, tx.now, tx.now, half_life
+            rate, since, tx.now, tx.now, half_life
         )
         row.decayed_at = tx.now
         tx.session.flush()
@@ -196,12 +201,17 @@ class LedgerBase:
         )
 
     def confirm_gone(self, tx: Transaction, allocation: Allocation, node: str) -> None:
-        """Nothing of an allocation that is over runs on ``node`` any more: offer its GPUs again."""
+        """Nothing of an allocation that is over runs on ``node`` any more: offer its GPUs again.
+
+        Work that no agent starts held them until now, and is charged for that.
+        """
         held = tx.session.scalars(
             select(AllocationGpu.gpu_index).where(
                 AllocationGpu.allocation_id == allocation.id, AllocationGpu.node == node
             )
         ).all()
+        if allocation.runtime in ASKER_STARTS and allocation.ended_at is not None:
+            self._charge(tx, allocation, len(held), allocation.ended_at)
         self.free(tx, allocation, node)
         tx.emit(
             "gpus_confirmed_free",
@@ -210,3 +220,12 @@ class LedgerBase:
             reason=f"nothing of {allocation.id} runs on {node} any more",
             gpu_indices=list(held),
         )
+
+
+def _never_given(allocation: Allocation) -> bool:
+    """Whether nothing of the allocation can run anywhere: its asker has not even fetched the lease."""
+    return (
+        allocation.runtime in ASKER_STARTS
+        and allocation.lease_given_at is None
+        and allocation.first_heartbeat_at is None
+    )

@@ -19,12 +19,10 @@ from emep.ledger.environment import engine_environment
 from emep.ledger.ids import lease_token
 from emep.ledger.reclaim import Reclaim
 from emep.ledger.repository import get_allocation, get_job, get_node
-from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState
+from emep.ledger.states import ASKER_STARTS, LIVE_ALLOCATION_STATES, AllocationState
 from emep.ledger.tables import Allocation, AllocationNode
 from emep.ledger.views import allocation_views, job_view, to_datetime
 
-ASKER_STARTS = frozenset({"kubernetes", "external"})
-"""Runtimes whose work is started by whoever asked for it."""
 _OVER = [AllocationState.LOST.value, AllocationState.RELEASED.value]
 
 
@@ -45,7 +43,11 @@ class Leases(Reclaim):
         StaleEpochError where the allocation is over.
         """
         with self.database.read() as session:
-            answer = self._lease(session, get_allocation(session, allocation_id))
+            allocation = get_allocation(session, allocation_id)
+            answer, is_first = self._lease(session, allocation), allocation.lease_given_at is None
+        if is_first:
+            # Before it is handed out: from here on something may run, whatever becomes of the asker.
+            self.database.write(lambda tx: self._note_given(tx, allocation_id))
         if started and not answer.started:
             self.database.write(lambda tx: self._note_started(tx, allocation_id))
         return answer
@@ -76,6 +78,14 @@ class Leases(Reclaim):
             max_silence=policy.lease.max_silence,
             deadline=to_datetime(allocation.deadline),
         )
+
+    @staticmethod
+    def _note_given(tx: Transaction, allocation_id: str) -> None:
+        allocation = get_allocation(tx.session, allocation_id, lock=True)
+        _check_live(allocation)
+        if allocation.lease_given_at is None:
+            allocation.lease_given_at = tx.now
+            tx.session.flush()
 
     @staticmethod
     def _note_started(tx: Transaction, allocation_id: str) -> None:
@@ -136,7 +146,7 @@ class Leases(Reclaim):
             self.confirm_gone(tx, allocation, node)
 
     def leaving(self, runtime: str) -> Sequence[AllocationView]:
-        """Allocations of a runtime that are over, and of which nobody has said that nothing runs any more."""
+        """Allocations of a runtime that are over, and not confirmed gone: their GPUs are held."""
         query = (
             select(Allocation)
             .where(

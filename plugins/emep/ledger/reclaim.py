@@ -284,19 +284,26 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
     # ---- work that no agent speaks for ---------------------------------------------------------------------
 
     def _leaving_without_agent(self, now: float) -> Sequence[tuple[str, str]]:
-        """GPUs of lost allocations that nobody will confirm.
+        """GPUs of lost allocations that nobody will confirm: not started by an agent, and past all silence.
 
-        Not started by an agent, and past all silence.
+        External work that never began has its start deadline instead, and a grace: what its asker starts
+        later is refused at its first heartbeat.
         """
-        lease = self.policy.lease
-        patience = lease.max_silence + self.policy.preemption.grace_period
+        lease, grace = self.policy.lease, self.policy.preemption.grace_period
+        patience = lease.max_silence + grace
+        never_begun = and_(
+            Allocation.runtime == "external",
+            Allocation.first_heartbeat_at.is_(None),
+            Allocation.granted_at < now - lease.start_deadline,
+            Allocation.ended_at < now - grace,
+        )
         query = (
             select(AllocationNode.allocation_id, AllocationNode.node)
             .join(Allocation, Allocation.id == AllocationNode.allocation_id)
             .where(
                 Allocation.state.in_(_OVER),
                 Allocation.runtime != "agent",
-                Allocation.ended_at < now - patience,
+                or_(Allocation.ended_at < now - patience, never_begun),
             )
         )
         with self.database.read() as session:

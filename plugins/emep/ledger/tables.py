@@ -222,6 +222,8 @@ class Allocation(Base):
     """Billed GPU-seconds of one second."""
     reason: Mapped[str] = mapped_column(Text, default="")
     granted_at: Mapped[float] = mapped_column(Double)
+    lease_given_at: Mapped[float | None] = mapped_column(Double)
+    """When its asker first fetched the lease; before that nothing of it can run. None for an agent's."""
     first_heartbeat_at: Mapped[float | None] = mapped_column(Double)
     heartbeat_at: Mapped[float | None] = mapped_column(Double)
     deadline: Mapped[float] = mapped_column(Double)

@@ -5,7 +5,9 @@ Nobody but the account that submitted the job (or an administrator) gets a token
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Response
 
 from emep.api.answers import answers
 from emep.api.auth import AgentOrOperator, Reader
@@ -41,10 +43,15 @@ def gone(allocation_id: AllocationId, _: Asker, runtime: RuntimeDep) -> None:
     runtime.ledger.report_gone(allocation_id)
 
 
-@router.get("/allocations:leaving", summary="Pods' allocations that are over, but not confirmed gone")
-def leaving(_: Reader, runtime: RuntimeDep) -> Page:
-    """Their GPUs are held until somebody has seen the pod leave."""
-    found = runtime.ledger.leaving("kubernetes")
+OfRuntime = Annotated[
+    Literal["kubernetes", "external"], Query(alias="runtime", description="Who has started them.")
+]
+
+
+@router.get("/allocations:leaving", summary="Allocations that are over, but not confirmed gone")
+def leaving(_: Reader, runtime: RuntimeDep, of: OfRuntime = "kubernetes") -> Page:
+    """Their GPUs are held until the pod has been seen to leave, or the asker says so (``/gone``)."""
+    found = runtime.ledger.leaving(of)
     return Page(items=list(found), total=len(found))
 
 
