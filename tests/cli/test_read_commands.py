@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -56,6 +57,20 @@ def order(server: EmepServer, client: EmepClient) -> Iterator[Callable[[JobView]
         for job in client.jobs(["pending", "starting", "running", "yielding"]).items:
             client.cancel(job["id"])
         agent.poll("cli", PollRequest(timeout=0))
+
+
+def test_the_nodes_name_external_work_that_is_over_and_not_called_gone(
+    server: EmepServer, client: EmepClient, order: Callable[[JobView], StartOrder], emep: Emep
+) -> None:
+    job = client.submit_job(JobRequest(runtime="external", gpu_count=2))
+    while (allocation := client.job(job.id).allocation_id) is None:
+        time.sleep(0.05)
+    client.lease(allocation)
+    client.cancel(job.id)
+    said = emep("nodes", environment=server.environment()).stdout
+    assert f"2 GPUs of cli held by allocation {allocation} of job {job.id} (runtime external)" in said
+    client.gone(allocation)
+    assert "held by" not in emep("nodes", environment=server.environment()).stdout
 
 
 def test_the_queue_shows_what_runs_before_what_waits(
