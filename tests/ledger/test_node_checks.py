@@ -8,7 +8,7 @@ import pytest
 from tests.builders.ledger import START, Bench, events
 
 from emep.api.schemas import JobState, JobView
-from emep.ledger.node_checks import to_blame
+from emep.ledger.doubts.blame import to_blame
 from emep.policy import parse_policy
 
 LEFT_NOTHING = "the supervisor ended with exit status 1 and left no result"
@@ -215,6 +215,7 @@ def test_what_is_blamed_on_a_node(
     failures: list[dict[str, Any]], elsewhere: tuple[str, ...], blamed: int
 ) -> None:
     assert len(to_blame(failures, 3, elsewhere)) == blamed
+    assert to_blame(failures, 0, elsewhere) == [], "0 takes no node out"
 
 
 # ---- back in service -------------------------------------------------------------------------------------

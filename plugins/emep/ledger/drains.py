@@ -10,7 +10,7 @@ from sqlalchemy import select
 from emep.api.schemas import NodePatch, NodeView
 from emep.exceptions import InvalidError, NotFoundError
 from emep.ledger.database import LostRaceError, Transaction
-from emep.ledger.node_checks import clear_checks
+from emep.ledger.doubts.checks import clear_checks
 from emep.ledger.repository import current_allocation, get_job, get_node
 from emep.ledger.states import LIVE_ALLOCATION_STATES, YieldCause
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node

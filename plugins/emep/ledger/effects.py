@@ -18,10 +18,9 @@ from emep.ledger.audit_log import LABELS, job_words
 from emep.ledger.database import Transaction
 from emep.ledger.ids import allocation_id, lease_token, token_digest
 from emep.ledger.node_rows import takes_work
-from emep.ledger.node_states import CheckState
 from emep.ledger.repository import chunks, current_allocation, get_job
 from emep.ledger.service import LedgerService
-from emep.ledger.states import AllocationEvent, AllocationState, JobEvent, YieldCause
+from emep.ledger.states import AllocationEvent, AllocationState, CheckState, JobEvent, YieldCause
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node
 from emep.scheduling.model import GpuId, GpuState, Hold, Plan, Preempt, Reason, ReasonCode, Reject, Start
 

@@ -15,9 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from emep.api.schemas import Completion, JobState
+from emep.ledger.base import LedgerBase
 from emep.ledger.database import Transaction
+from emep.ledger.doubts.checks import note_failure, note_success
 from emep.ledger.job_rows import model_job
-from emep.ledger.node_checks import NodeChecks
 from emep.ledger.node_rows import read_nodes
 from emep.ledger.repository import current_allocation
 from emep.ledger.states import AllocationEvent, JobEvent, YieldCause
@@ -90,7 +91,7 @@ def as_ended(end: Completion) -> Completion:
     return end
 
 
-class Ends(NodeChecks):
+class Ends(LedgerBase):
     """The moves of a job out of its allocation, and out of the queue."""
 
     def ended_with(
@@ -132,13 +133,14 @@ class Ends(NodeChecks):
     ) -> None:
         """What an end says of the nodes; bad input, and what was asked for, says nothing."""
         if what is Verdict.COMPLETED:
-            self.note_success(tx, job, allocation)
+            note_success(tx, self.policy.node_checks, job, allocation)
         elif (
             what in (Verdict.INFRASTRUCTURE, Verdict.FAILED)
             and end.exit_code not in (EXIT_BAD_INPUT, EXIT_PREEMPTED)
             and cause is not YieldCause.UNHEALTHY
         ):
-            self.note_failure(tx, job, allocation, sentence_of(end), began=began)
+            checks, reason = self.policy.node_checks, sentence_of(end)
+            note_failure(tx, checks, job, allocation, reason, began=began)
 
     def after_yield(self, tx: Transaction, job: Job, cause: YieldCause) -> None:
         """Where a job goes that stopped because it was told to."""

@@ -10,8 +10,8 @@ from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
 from emep.ledger.job_rows import as_text
-from emep.ledger.node_states import CheckState
 from emep.ledger.repository import only
+from emep.ledger.states import CheckState
 from emep.ledger.tables import Allocation, AllocationNode, Gpu, Node
 from emep.scheduling import model
 

@@ -23,8 +23,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from emep.ledger.node_states import CheckState
 from emep.ledger.repository import chunks
+from emep.ledger.states import CheckState
 from emep.ledger.tables import AllocationGpu, Gpu, Node
 from emep.scheduling import model
 from emep.units import count_of

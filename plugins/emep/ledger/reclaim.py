@@ -17,10 +17,18 @@ from emep.exceptions import ConflictError, NotFoundError, UnavailableError
 from emep.ledger.absences import Absences
 from emep.ledger.allocations import Allocations
 from emep.ledger.database import Transaction
+from emep.ledger.doubts.checks import end_cool_down, note_failure
 from emep.ledger.nodes import NO_REPORT, REPORTED, Nodes
 from emep.ledger.reconcile import Reconcile
 from emep.ledger.repository import get_allocation, get_job
-from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationEvent, AllocationState, JobEvent, YieldCause
+from emep.ledger.states import (
+    LIVE_ALLOCATION_STATES,
+    AllocationEvent,
+    AllocationState,
+    CheckState,
+    JobEvent,
+    YieldCause,
+)
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node
 from emep.scheduling.model import GpuState
 from emep.units import format_duration
@@ -60,7 +68,8 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
             self._safely(lambda name=job_id: self._expire(name))
         for allocation_id, node in self._leaving_without_agent(now):
             self._safely(lambda name=allocation_id, on=node: self._let_go(name, on))
-        self._safely(self.end_cool_downs)
+        for node in self._cooled_down(now):
+            self._safely(lambda name=node: self._try_again(name))
         self.pools.reconcile()
         self.reconcile_if_due(now)
 
@@ -148,7 +157,8 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
         else:
             if code == "start_deadline":
                 # One minute or ten: it says how long it was waited for, and that differs.
-                self.note_failure(tx, job, allocation, "no heartbeat within the start deadline", began=False)
+                reason_of_node = "no heartbeat within the start deadline"
+                note_failure(tx, self.policy.node_checks, job, allocation, reason_of_node, began=False)
             self.requeue(tx, job, code, reason)
 
     def _over_time(self, now: float) -> Sequence[str]:
@@ -249,6 +259,15 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
                     self.failed_check(tx, gpu, NO_REPORT, f"no report from {name} for {silence}")
 
         self.database.write(work)
+
+    def _cooled_down(self, now: float) -> Sequence[str]:
+        """Nodes that failed their jobs, and whose time out of service is over."""
+        is_out = Node.check_state == CheckState.OUT.value
+        with self.database.read() as session:
+            return list(session.scalars(select(Node.name).where(is_out, Node.check_until <= now)))
+
+    def _try_again(self, name: str) -> None:
+        self.database.write(lambda tx: end_cool_down(tx, name), holds=True)
 
     # ---- the queue -----------------------------------------------------------------------------------------
 

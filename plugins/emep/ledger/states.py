@@ -70,6 +70,17 @@ class YieldCause(str, Enum):
     """An operator wants it back in its place in the queue."""
 
 
+class CheckState(str, Enum):
+    """What is thought of a node that has failed jobs; others have none (an empty text)."""
+
+    WATCHED = "watched"
+    """It has quick failures, too few to take it out."""
+    OUT = "out"
+    """It gets nothing until its cool-down is over."""
+    PROBATION = "probation"
+    """It gets one job at a time until one has completed."""
+
+
 _P, _S, _R, _Y = JobState.PENDING, JobState.STARTING, JobState.RUNNING, JobState.YIELDING
 
 JOB_MOVES: Mapping[JobState, Mapping[JobEvent, JobState]] = {

@@ -163,7 +163,7 @@ class Node(Base):
     patched: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
     """Field -> ``{"set": what an operator has set over it, "agent": what its agent says}``."""
     check_state: Mapped[str] = mapped_column(String(20), default="")
-    """Empty, or one of ``node_states.CheckState``."""
+    """Empty, or one of ``states.CheckState``."""
     check_reason: Mapped[str] = mapped_column(Text, default="")
     """Why it was taken out of service last."""
     check_until: Mapped[float] = mapped_column(Double, default=0.0)

@@ -9,8 +9,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from emep.api.schemas import AirflowTask, AllocationView, GpuRef, GpuView, JobState, JobView, NodeView
-from emep.ledger.node_states import CheckState
 from emep.ledger.repository import chunks
+from emep.ledger.states import CheckState
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node
 from emep.scheduling.model import GpuState
 
