@@ -12,6 +12,7 @@ from emep.dagkit.settings import dag_arguments
 
 
 @dag(
+    description="Evaluate one model on task files, on one GPU.",
     doc_md=__doc__,
     tags=["emep", "evaluate"],
     params={**params.model(required=True), **params.tasks(), **params.evaluation(), **params.resources()},

@@ -15,6 +15,7 @@ from emep.dagkit.settings import dag_arguments
 
 
 @dag(
+    description="Search the parameters that a recipe leaves open, and merge the best.",
     doc_md=__doc__,
     tags=["emep", "evolve"],
     params={

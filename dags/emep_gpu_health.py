@@ -15,13 +15,15 @@ from datetime import timedelta
 
 from airflow.sdk import Param, dag
 
+from emep.dagkit import formats
 from emep.dagkit.settings import dag_arguments
 from emep.sensors.gpu_health import GpuHealthSensor
 
-_DURATION = r"^\s*(\d+(\.\d+)?\s*(ms|s|m|h|d|w)?\s*)+$"
+formats.register()
 
 
 @dag(
+    description="Watch over GPUs, nodes and leases; each run ends with a batch of findings.",
     doc_md=__doc__,
     tags=["emep", "health"],
     params={
@@ -30,16 +32,20 @@ _DURATION = r"^\s*(\d+(\.\d+)?\s*(ms|s|m|h|d|w)?\s*)+$"
             "How long a run watches when nothing is found, for example 1h.",
             type="string",
             title="Longest watch",
-            pattern=_DURATION,
-            section="Watch",
+            format=formats.DURATION,
+            pattern=formats.DURATION_PATTERN,
+            maxLength=formats.LONGEST_TEXT,
+            examples=["10m", "1h"],
         ),
         "settle": Param(
             "10s",
             "How long a run gathers further findings after the first, so that one incident is one run.",
             type="string",
             title="Gathering time",
-            pattern=_DURATION,
-            section="Watch",
+            format=formats.WAIT,
+            pattern=formats.DURATION_PATTERN,
+            maxLength=formats.LONGEST_TEXT,
+            examples=["10s", "1m"],
         ),
         "drain_unhealthy": Param(
             False,
@@ -47,7 +53,6 @@ _DURATION = r"^\s*(\d+(\.\d+)?\s*(ms|s|m|h|d|w)?\s*)+$"
             "(emep resume NODE:GPU). Otherwise three good checks bring it back.",
             type="boolean",
             title="Keep bad GPUs out",
-            section="Watch",
         ),
     },
     **{

@@ -13,6 +13,7 @@ from emep.dagkit.settings import dag_arguments
 
 
 @dag(
+    description="Merge models by a recipe in mergekit's format.",
     doc_md=__doc__,
     tags=["emep", "merge"],
     params={**params.recipe(), **params.output_name("merged"), **params.resources()},

@@ -14,6 +14,7 @@ from emep.dagkit.settings import dag_arguments
 
 
 @dag(
+    description="Merge, search, evaluate, and show all of it on a scoreboard.",
     doc_md=__doc__,
     tags=["emep", "merge", "evolve", "evaluate"],
     params={

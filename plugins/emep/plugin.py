@@ -23,9 +23,11 @@ class _Lazy:
 
 @cache
 def _fastapi_apps() -> list[dict[str, Any]]:
-    """The REST API; read several times while a server starts, made once."""
+    """The REST API; read several times while a server starts, made once. A server also checks forms."""
     from emep.api.app import create_app
+    from emep.dagkit.formats import register
 
+    register()
     return [{"app": create_app(), "url_prefix": "/emep", "name": "EMEP"}]
 
 

@@ -125,6 +125,29 @@ def test_a_wrong_value_is_refused_before_there_is_a_run(airflow, field, value):
     assert field in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("max_duration", "soon"), ("gpu_memory_min", "much"), ("max_duration", "1" * 40 + "x")],
+)
+def test_a_wrong_duration_or_amount_is_answered_in_a_sentence(airflow, field, value):
+    with pytest.raises(EmepApiError) as caught:
+        airflow.trigger("emep_merge", recipe="recipes/task_arithmetic.yaml", **{field: value})
+    assert caught.value.status == 400
+    assert "Write for example" in str(caught.value)
+    assert "schema" not in str(caught.value)
+
+
+def test_an_invalid_recipe_is_the_last_line_of_an_open_log(airflow):
+    run = airflow.trigger("emep_merge", recipe="merge_method: [")
+    run.ended()
+    assert run.tasks()["compatibility_check"]["try_number"] == 1
+    assert "this is not YAML" in run.sentence("compatibility_check")
+    log = run.log("compatibility_check")
+    assert "Exception rendering" not in log
+    opened = log[: log.index("Task failed with exception")]
+    assert opened.rindex("::endgroup::") > opened.rindex("::group::")
+
+
 def test_the_pipeline_succeeds_and_skips_what_was_not_asked_for(pipeline):
     assert pipeline.ended() == "success", pipeline.states()
     states = pipeline.states()

@@ -1,7 +1,8 @@
 """Inputs of the engines, built from a run's Params when a task runs (docs/design/0001-main-job.md).
 
-Each is an object that the operator calls while it renders its fields; in the serialized DAG it stands as its
-name, so that parsing reads no file and asks no Variable.
+Each is an object that the operator calls while it renders its fields; what it raises then, the operator
+raises in ``execute``. In the serialized DAG it stands as its name, so that parsing reads no file and asks no
+Variable.
 """
 
 from __future__ import annotations
@@ -205,12 +206,22 @@ def as_candidates(batch: list[int]) -> dict[str, Any]:
 def _last_tell(context: Mapping[str, Any]) -> dict[str, Any]:
     """The Result of the last generation that this run has told."""
     generations = context["params"]["generations"]
-    told = context["ti"].xcom_pull(task_ids=f"generation_{generations - 1}.tell")
-    if not told:
+    return _result_of(context, f"generation_{generations - 1}.tell", "best")
+
+
+def _result_of(context: Mapping[str, Any], task_id: str, output: str) -> dict[str, Any]:
+    """The Result of a task before this one, which has that output.
+
+    A task that was marked a success by hand has none: AirflowFailException then names it.
+    """
+    result = context["ti"].xcom_pull(task_ids=task_id)
+    outputs = result.get("outputs") if isinstance(result, Mapping) else None
+    written = outputs.get(output) if isinstance(outputs, Mapping) else None
+    if not isinstance(written, Mapping) or not written.get("uri"):
         raise AirflowFailException(
-            f"generation_{generations - 1}.tell has left no result; clear it to go on from there."
+            f"{task_id} has left no result (outputs.{output}); clear it to go on from there."
         )
-    return dict(told)
+    return dict(result)
 
 
 @_built
@@ -230,7 +241,7 @@ def evolved_evaluate_input(context: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged(context: Mapping[str, Any], task_id: str) -> str:
-    return str(context["ti"].xcom_pull(task_ids=task_id)["outputs"]["model"]["uri"])
+    return str(_result_of(context, task_id, "model")["outputs"]["model"]["uri"])
 
 
 @_built
@@ -257,7 +268,7 @@ def scoreboard_input(context: Mapping[str, Any]) -> dict[str, Any]:
 
 def _origin(context: Mapping[str, Any]) -> str:
     """Which baseline the best of the search is, where no candidate has beaten it; else nothing."""
-    metrics = _last_tell(context)["metrics"]
+    metrics = _last_tell(context).get("metrics") or {}
     if metrics.get("best_kind", "search") == "search":
         return ""
     return f"a baseline, not the search's: {metrics['best_name']}"

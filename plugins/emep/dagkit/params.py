@@ -2,7 +2,8 @@
 
 The form and the API take the same fields (docs/submit.md). A value that breaks a Param's schema is refused
 when the run is created; a field that no Param knows is refused by the run's first task
-(``emep.dagkit.conf``).
+(``emep.dagkit.conf``). Airflow opens the section of the fields that name none, and no other: in it is what a
+run cannot do without.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from typing import Any
 
 from airflow.sdk import Param
 
+from emep.dagkit import formats
 from emep.dagkit.settings import generation_groups
 
-_WHAT, _EVALUATION, _SEARCH = "What", "Evaluation", "Search"
+_EVALUATION, _SEARCH = "Evaluation", "Search"
 _GPUS, _RECORDS = "GPUs and order", "Records"
-_DURATION = r"^\s*(\d+(\.\d+)?\s*(ms|s|m|h|d|w)?\s*)+$"
-_MEMORY = r"^\s*\d+(\.\d+)?\s*([kKmMgGtTpP][iI]?)?[bB]?\s*$"
+_FROM = "Relative paths start at the folder of the Variable emep_data."
+formats.register()
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
@@ -66,8 +68,11 @@ def resources(*, search: bool = False, **defaults: Any) -> dict[str, Param]:
             "Memory that every GPU must have at least, for example 40Gi. Empty: any.",
             type=["string", "integer", "null"],
             title="Memory of each GPU",
-            pattern=_MEMORY,
+            format=formats.MEMORY,
+            pattern=formats.MEMORY_PATTERN,
+            maxLength=formats.LONGEST_TEXT,
             minimum=0,
+            examples=["16Gi", "40Gi", "80Gi"],  # Without them a field of two types is a box of six lines.
             section=_GPUS,
         ),
         "gpu_type": Param(
@@ -91,8 +96,11 @@ def resources(*, search: bool = False, **defaults: Any) -> dict[str, Param]:
             "Empty: the queue's default.",
             type=["string", "number", "null"],
             title="Longest duration",
-            pattern=_DURATION,
+            format=formats.DURATION,
+            pattern=formats.DURATION_PATTERN,
+            maxLength=formats.LONGEST_TEXT,
             exclusiveMinimum=0,
+            examples=["30m", "2h", "1h30m", "1d"],
             section=_GPUS,
         ),
         "runtime": Param(
@@ -133,16 +141,31 @@ def recipe(search: bool = False) -> dict[str, Param]:
     )
     return {
         "recipe": Param(
-            description="A mergekit configuration: YAML text, a JSON object, or the path or URI of a file."
-            + searched,
+            # Airflow shows Markdown only where there is no plain description.
+            description_md="A mergekit configuration: YAML text, a JSON object, or the path or URI of a file."
+            f"{searched} {_FROM} For example:\n\n```yaml\n{_example(search)}```",
             type=["string", "object"],
             title="Recipe",
             format="multiline",
             minLength=1,
             minProperties=1,
-            section=_WHAT,
         )
     }
+
+
+def _example(search: bool) -> str:
+    """A whole recipe, to be copied into the field above it and given one's own models."""
+    left, right = ("{search: [0.0, 1.0], start: 0.5}",) * 2 if search else ("0.5", "0.3")
+    return (
+        "merge_method: task_arithmetic\n"
+        "base_model: models/base\n"
+        "models:\n"
+        "  - model: models/left\n"
+        f"    parameters: {{weight: {left}}}\n"
+        "  - model: models/right\n"
+        f"    parameters: {{weight: {right}}}\n"
+        "dtype: bfloat16\n"
+    )
 
 
 def output_name(default: str) -> dict[str, Param]:
@@ -154,7 +177,6 @@ def output_name(default: str) -> dict[str, Param]:
             type="string",
             title="Name of the merged model",
             pattern=_NAME,
-            section=_WHAT,
         )
     }
 
@@ -164,17 +186,16 @@ def model(required: bool) -> dict[str, Param]:
     if required:
         return {
             "model": Param(
-                description="Path or URI of a Hugging Face checkpoint folder.",
+                description=f"Path or URI of a Hugging Face checkpoint folder. {_FROM}",
                 type="string",
                 title="Model",
                 minLength=1,
-                section=_WHAT,
             )
         }
     return {
         "model": Param(
             None,
-            "Path or URI of one more model to show on the scoreboard. Empty: none.",
+            f"Path or URI of one more model to show on the scoreboard. {_FROM} Empty: none.",
             type=["string", "null"],
             title="Another model to compare with",
             section=_EVALUATION,
@@ -186,12 +207,12 @@ def tasks() -> dict[str, Param]:
     """Task files to evaluate on."""
     return {
         "tasks": Param(
-            description="JSONL task files, one a line; items have prompt, choices and answer, or text.",
+            description="JSONL task files, one a line; items have prompt, choices and answer, or text. "
+            + _FROM,
             type="array",
             items={"type": "string", "minLength": 1},
             minItems=1,
             title="Tasks",
-            section=_EVALUATION,
         )
     }
 
@@ -202,7 +223,7 @@ def report_tasks() -> dict[str, Param]:
         "report_tasks": Param(
             None,
             "JSONL task files for the evaluation and the scoreboard, one a line; the search never sees them. "
-            "Empty: the same as tasks.",
+            f"{_FROM} Empty: the same as tasks.",
             type=["array", "null"],
             items={"type": "string", "minLength": 1},
             title="Tasks of the report",
@@ -256,7 +277,7 @@ def evaluation() -> dict[str, Param]:
         **scoring(),
         "baseline": Param(
             None,
-            "URI of an earlier evaluation's results to compare with. Empty: none.",
+            f"Path or URI of an earlier evaluation's results to compare with. {_FROM} Empty: none.",
             type=["string", "null"],
             title="Baseline",
             section=_EVALUATION,

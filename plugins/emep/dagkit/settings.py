@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlparse
 
 from airflow.configuration import AIRFLOW_HOME
 from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowFailException
 
 from emep.operators.retries import retry_numbers
 
@@ -46,9 +47,12 @@ def data_root() -> str | None:
 
 def absolute(path: str, root: str | None) -> str:
     """``path`` itself if it is absolute or a URI, else below ``root``; ``file://`` URIs of a local folder
-    become paths."""
+    become paths. Raises AirflowFailException for what is neither a path nor a URI."""
     if "://" in path:
-        parsed = urlparse(path)
+        try:
+            parsed = urlparse(path)
+        except ValueError as error:
+            raise AirflowFailException(f"{path[:200]!r} is neither a path nor a URI: {error}.") from None
         return unquote(parsed.path) if parsed.scheme == "file" else path
     if root is None or path.startswith("/"):
         return path

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from emep.hooks.emep import client
+from emep.operators.rendering import RendersInWords
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -55,7 +56,7 @@ REFUSALS = (400, 403, 404, 409, 422)
 """Answers that a retry cannot change."""
 
 
-class AsksForGpus:
+class AsksForGpus(RendersInWords):
     """Asks for one job on behalf of one try of a task.
 
     The operator sets ``job_queue``, ``conn_id`` and the ``JOB_FIELDS`` as attributes, and says in

@@ -51,6 +51,7 @@ class CandidatesOperator(FairShareGpuOperator):
 
     def execute(self, context: Context) -> Any:
         """Run the batch. Raises as FairShareGpuOperator does."""
+        self.fail_unrendered()
         if not (self.extra_input or {}).get("candidates", True):
             self.log.info("Every candidate of this generation has its result already")
             return None

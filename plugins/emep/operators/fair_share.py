@@ -149,6 +149,7 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
         follows a job that cannot be watched from here. Raises as ``finish`` does; EmepError if no answer
         comes.
         """
+        self.fail_unrendered()
         if self.runtime == KUBERNETES:
             self._defer_to_pod(context)
         request = self.request(context)

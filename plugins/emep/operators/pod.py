@@ -176,6 +176,7 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
     def execute(self, context: Context) -> NoReturn:
         """Render, ask, defer. Raises AirflowFailException where the pod or the request makes no sense, and
         EmepError where nobody answers."""
+        self.fail_unrendered()
         request = self.request(context)
         with client(self.conn_id) as api:
             plan = self.planned(context, api)

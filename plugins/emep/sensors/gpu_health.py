@@ -11,6 +11,7 @@ from airflow.sdk.bases.sensor import PokeReturnValue
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from emep.hooks.emep import DEFAULT_CONNECTION, client
+from emep.operators.rendering import RendersInWords
 from emep.triggers.health import CURSOR_KEY, GpuHealthTrigger, batch_of, condition_of, describe
 from emep.units import parse_duration
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 HOUR = 3600.0
 
 
-class GpuHealthSensor(BaseSensorOperator):
+class GpuHealthSensor(RendersInWords, BaseSensorOperator):
     """Ends with the next batch of findings, or after ``watch`` without any.
 
     A batch is what is found within ``settle`` after the first finding. Each is a line of the task's log; the
@@ -50,6 +51,7 @@ class GpuHealthSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Defer to the trigger. Raises AirflowFailException for a duration that is none."""
+        self.fail_unrendered()
         if not self.deferrable:
             return super().execute(context)
         watch, settle = self._seconds("watch"), self._seconds("settle")
