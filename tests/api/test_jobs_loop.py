@@ -177,7 +177,10 @@ def test_explain_says_why_in_codes_numbers_and_a_sentence(api: Api) -> None:
     waiting = api.submit(gpu_count=2).json()
     told = api.call("viewer", "GET", f"/jobs/{waiting['id']}/explain").json()
     assert told["position"] == 1
-    assert [reason["code"] for reason in told["reasons"]] == ["insufficient_gpus"]
+    assert [reason["code"] for reason in told["reasons"]] == [
+        "insufficient_gpus",
+        "no_topology_domain",
+    ]
     assert "needs 2 GPUs" in told["sentence"]
     assert told["class_value"] == 10
     assert told["score"] > 0

@@ -32,7 +32,7 @@ def rows(api: Api) -> list[Any]:
 
 def test_every_entry_of_a_batch_has_the_outcome_it_would_have_alone(api: Api) -> None:
     api.node(gpus=4)
-    first = api.submit(idempotency_key="known").json()
+    first = api.submit(idempotency_key="known", spec=SPEC).json()
     task = {"dag_id": "d", "run_id": "r", "task_id": "t"}
     entries: list[Any] = [
         {"spec": SPEC, "gpu_count": 2, "idempotency_key": "a", "trace_id": "t-1"},

@@ -34,7 +34,8 @@ SPEC = {"engine": "merge", "input": {}, "output_uri": "out"}
 
 def spec_for(fields: dict[str, Any]) -> dict[str, Any]:
     """The SPEC of a job with these fields: of an engine that uses as many GPUs as they ask for."""
-    several = (fields.get("gpu_count") or 0) > 1 or (fields.get("gpu_per_node") or 0) > 1
+    asked = [fields.get(name) for name in ("gpu_count", "gpu_per_node")]
+    several = any(isinstance(number, int) and number > 1 for number in asked)
     return {**SPEC, "engine": "evolve_candidates"} if several else SPEC
 
 
