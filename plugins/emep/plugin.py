@@ -31,6 +31,13 @@ def _fastapi_apps() -> list[dict[str, Any]]:
     return [{"app": create_app(), "url_prefix": "/emep", "name": "EMEP"}]
 
 
+def _middlewares() -> list[dict[str, Any]]:
+    """What keeps an API server on SQLite from waiting for itself."""
+    from emep.sqlite_writes import middlewares
+
+    return middlewares()
+
+
 def _listeners() -> list[Any]:
     """Releases what a task holds that ended without its worker."""
     from emep import listener
@@ -54,11 +61,12 @@ def _links() -> list[Any]:
 
 class EmepPlugin(AirflowPlugin):
     """Mounts the API at ``/emep``; listens for tasks that end without their worker; adds a weight rule and
-    links to jobs.
+    links to jobs; orders the writes of an API server on SQLite.
     """
 
     name = "emep"
     fastapi_apps = _Lazy(_fastapi_apps)
+    fastapi_root_middlewares = _Lazy(_middlewares)
     listeners = _Lazy(_listeners)
     priority_weight_strategies = _Lazy(_weight_rules)
     operator_extra_links = _Lazy(_links)
