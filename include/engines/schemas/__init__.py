@@ -7,16 +7,22 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from engines.contract import BadInputError
+from engines.contract import ENGINES, BadInputError
 from engines.schemas.quick import surely_valid
 
 NAMES = ("spec", "result", "checkpoint")
 
 
 def load_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema called ``spec``, ``result`` or ``checkpoint``."""
+    """The JSON Schema called ``spec``, ``result`` or ``checkpoint``.
+
+    The engines that a SPEC may name are those that are registered, a site's own included.
+    """
     text = files("engines.schemas").joinpath(f"{name}.json").read_text(encoding="utf-8")
-    return json.loads(text)  # type: ignore[no-any-return]
+    schema: dict[str, Any] = json.loads(text)
+    if name == "spec":
+        schema["properties"]["engine"]["enum"] = list(ENGINES)
+    return schema
 
 
 def validate(name: str, document: Any, file: str | None = None) -> None:
