@@ -126,4 +126,6 @@ def test_jobs_that_have_ended_are_put_back_within_the_bound(bounded: Bench) -> N
     assert bounded.ledger.requeue_job(ended[0].id, actor="alice").state is JobState.PENDING
     with pytest.raises(TooManyError):
         bounded.submit("alice")
-    assert bounded.ledger.requeue_job(ended[1].id, actor="op").state is JobState.PENDING, "an operator decides"
+    assert bounded.ledger.requeue_job(ended[1].id, actor="op").state is JobState.PENDING, (
+        "an operator decides"
+    )

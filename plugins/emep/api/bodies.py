@@ -163,10 +163,11 @@ def parse(body: bytes, most_values: int) -> Any:
     except json.JSONDecodeError as error:
         raise InvalidError(f"body: is no valid JSON: {error}", field="body") from None
     except ValueError:
-        # Python turns no text of so many digits into an integer: that would take time that grows with its square.
+        # Python makes no integer of so many digits: the time it takes grows with their square.
         most = sys.get_int_max_str_digits()
         raise InvalidError(
-            f"body: has an integer of more than {most:,} digits; send numbers of at most 64 bits", field="body"
+            f"body: has an integer of more than {most:,} digits; send numbers of at most 64 bits",
+            field="body",
         ) from None
 
 
