@@ -17,10 +17,9 @@ from pathlib import Path
 from engines.contract import BadInputError
 
 _FILES = re.compile(r"\.lock|fence|\.emep-[0-9a-f]{32}")
-_BEGUN = re.compile(r"\.step-[0-9a-f]{32}")
-_STEP = re.compile(r"step-\d{8,}")
+_STEP = re.compile(r"step-\d{8,}|\.step-[0-9a-f]{32}")
+_IN_A_STEP = re.compile(r"manifest\.json|state\.json|tensors\.safetensors|\.emep-[0-9a-f]{32}")
 _RANK = re.compile(r"rank-\d+")
-_MANIFEST = "manifest.json"
 
 
 def check_own_folder(folder: Path, *, field: str = "output") -> None:
@@ -75,16 +74,17 @@ def _sorted(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _is_ours(entry: os.DirEntry[str]) -> bool:
-    """Whether a CheckpointStore has written it. A step is renamed when its manifest is there."""
+    """Whether a CheckpointStore has written it. A process that was killed may have left half of a step."""
     if entry.is_symlink():
         return False
     if not entry.is_dir(follow_symlinks=False):
         return _FILES.fullmatch(entry.name) is not None
     if _RANK.fullmatch(entry.name):
         return all(map(_is_ours, _sorted(Path(entry.path))))
-    if _STEP.fullmatch(entry.name):
-        return os.path.isfile(os.path.join(entry.path, _MANIFEST))
-    return _BEGUN.fullmatch(entry.name) is not None
+    if _STEP.fullmatch(entry.name) is None:
+        return False
+    held = _sorted(Path(entry.path))
+    return all(_IN_A_STEP.fullmatch(one.name) and one.is_file(follow_symlinks=False) for one in held)
 
 
 def _refused(folder: Path, why: str, field: str) -> BadInputError:

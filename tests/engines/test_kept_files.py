@@ -118,6 +118,17 @@ def test_a_folder_that_has_the_name_of_the_checkpoints_is_left_alone(
     assert [path.name for path in desk.out.iterdir()] == [".checkpoints"]
 
 
+def test_what_a_killed_command_has_left_of_its_checkpoints_is_no_hindrance(desk: Desk) -> None:
+    """Half written or half removed: a process may be killed in any moment."""
+    for name in ("step-00000001", f".step-{'0' * 32}", "step-00000002/tensors.safetensors", "rank-0/fence"):
+        path = desk.out / ".checkpoints" / name
+        path.mkdir(parents=True) if "/" not in name else path.parent.mkdir(parents=True)
+        if "/" in name:
+            path.write_bytes(b"half")
+    assert desk.evolve() == 0
+    assert not (desk.out / ".checkpoints").exists()
+
+
 @pytest.mark.parametrize("command", ["evaluate", "evolve"])
 def test_a_link_and_a_file_are_refused_as_the_output_in_a_sentence(
     desk: Desk, command: str, capsys: pytest.CaptureFixture[str]
