@@ -32,11 +32,16 @@ def project_folder(project: str) -> str:
     return f"projects/{folder_of(project)}"
 
 
+def user_folder(project: str, user: str) -> str:
+    """The folder of all runs of one user in a project, below ``artifact_uri``."""
+    return f"{project_folder(project)}/runs/{folder_of(user)}"
+
+
 def run_folder(project: str, user: str, dag_id: str, run_id: str) -> str:
     """The folder of one DAG run, below ``artifact_uri``. A run that is deleted leaves its name to others, but
     not its user's folder.
     """
-    return f"{project_folder(project)}/runs/{folder_of(user)}/{folder_of(dag_id)}/{folder_of(run_id)}"
+    return f"{user_folder(project, user)}/{folder_of(dag_id)}/{folder_of(run_id)}"
 
 
 def job_folder(project: str, job_id: str) -> str:

@@ -22,7 +22,8 @@ HOSTILE: list[Any] = [
 RAW = [
     b"", b"null", b"[]", b"7", b'"text"', b"{", b'{"a":', b"\xff\xfe", b"\x00", b'{"spec": NaN}',
     b'{"a": 1e999}', b"[" * 100_000, b'{"a":' * 50_000, b"{}" + b" " * 100_000, b"a=b&c=d",
-    b'{"epoch": 1, "epoch": 2}',
+    b'{"epoch": 1, "epoch": 2}', b'{"epoch": ' + b"1" * 5_000 + b"}", b'{"a": [' + b"-7" * 30_000 + b"]}",
+    b'{"a": ' + b"1" * 50_000 + b"}",
 ]  # fmt: skip
 
 TASK = {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": 1, "try_number": 1, "last_try": True}
@@ -230,6 +231,22 @@ def test_the_answer_names_the_field_and_the_fix(
     assert problem["field"] == field, problem
     assert field in problem["detail"] or field == "body"
     assert words in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["queue", "priority", "project", "user", "gpu_type", "trace_id", "experiment_id", "job_type",
+     "idempotency_key", "checkpoint_key", "topology"],
+)  # fmt: skip
+def test_names_hold_no_character_that_moves_a_logs_line_or_a_terminals_cursor(api: Api, field: str) -> None:
+    for odd in ("\n", "\r", "\x1b[2J", "\x85", "\u2028", "\u202e", "\x7f"):
+        text = f"a{odd}b"
+        value: Any = {"affinity": {"zone": text}} if field == "topology" else text
+        refused = api.submit(**{field: value})
+        assert refused.status_code == 422, odd
+        assert refused.json()["field"].startswith(field)
+        assert "has the control character U+" in refused.json()["detail"]
+        assert odd not in refused.json()["detail"]
 
 
 def test_more_bytes_than_any_honest_request_has_are_refused(api: Api) -> None:

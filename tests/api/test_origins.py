@@ -32,6 +32,7 @@ def in_a_browser(api: Api) -> Iterator[Api]:
         ("a page of no origin", {"Origin": "null"}),
         ("a name that only begins the same", {"Origin": f"http://{HOST}.evil.example"}),
         ("a file", {"Origin": "file://"}),
+        ("what is no origin at all", {"Origin": f"http://[{HOST}"}),
         ("a link or a typed address", {"Sec-Fetch-Site": "none"}),
         ("no word of where it comes from", {}),
         ("an own origin, but the browser knows better", {"Sec-Fetch-Site": "cross-site", "Origin": f"http://{HOST}"}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from emep.dagkit import inputs, tasks
+from emep.layout import run_folder
 
 PLAIN = {
     "merge_method": "task_arithmetic",
@@ -134,3 +137,30 @@ def test_the_check_knows_how_questions_are_asked():
     assert made["num_fewshot"] == 3
     assert made["apply_chat_template"] is True
     assert "dtype" not in made
+
+
+@pytest.mark.parametrize(
+    "built",
+    [
+        inputs.check_input(),
+        inputs.merge_input(),
+        inputs.start_merge_input(),
+        inputs.ask_input(generation=0),
+        inputs.scoreboard_input(),
+    ],
+    ids=lambda built: built.name,
+)
+def test_every_field_reads_a_recipe_for_the_user_of_its_run(
+    built: inputs.Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "policy.yaml").write_text("projects: {rivals: {weight: 1, members: [bob]}}")
+    monkeypatch.setenv("AIRFLOW__EMEP__POLICY_FILE", str(tmp_path / "policy.yaml"))
+    monkeypatch.setenv("AIRFLOW__EMEP__ARTIFACT_URI", tmp_path.as_uri())
+    best = tmp_path / run_folder("rivals", "bob", "emep_evolve", "r") / "best.yaml"
+    best.parent.mkdir(parents=True)
+    best.write_text(json.dumps(SEARCH))
+    run = context(str(best), project="rivals")
+    with pytest.raises(AirflowFailException, match="lies outside"):
+        built(run)
+    run["dag_run"].triggering_user_name = "bob"
+    assert built(run)

@@ -7,6 +7,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from emep.dagkit.recipes import at_start, model_paths, read_recipe, searched
+from emep.layout import run_folder
 
 RECIPE = """
 merge_method: task_arithmetic
@@ -148,3 +149,24 @@ def test_a_recipe_of_the_projects_runs_and_of_the_policys_roots_is_read(
         assert read_recipe(str(folder / "best.yaml"), None, "team") == {"merge_method": "linear"}
     with pytest.raises(AirflowFailException, match="lies outside"):
         read_recipe(str(own / "best.yaml"), None, "rivals")
+
+
+def test_a_recipe_of_a_project_with_members_is_read_for_these_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task's rendered fields show the recipe before its job is refused."""
+    artifacts, policy = tmp_path / "artifacts", tmp_path / "policy.yaml"
+    policy.write_text("projects: {rivals: {weight: 1, members: [bob]}}")
+    monkeypatch.setenv("AIRFLOW__EMEP__POLICY_FILE", str(policy))
+    monkeypatch.setenv("AIRFLOW__EMEP__ARTIFACT_URI", artifacts.as_uri())
+    best = artifacts / run_folder("rivals", "bob", "emep_merge", "r") / "best.yaml"
+    best.parent.mkdir(parents=True)
+    best.write_text("merge_method: linear")
+    assert read_recipe(str(best), None, "rivals", "bob") == {"merge_method": "linear"}
+    for project in ("rivals", "rivals/inner"):
+        with pytest.raises(AirflowFailException, match="lies outside"):
+            read_recipe(str(best), None, project, "alice")
+    policy.write_text("projects: [")
+    assert read_recipe(str(best), None, "rivals", "bob"), "who is a member is not known, but whose run it is"
+    with pytest.raises(AirflowFailException, match="lies outside"):
+        read_recipe(str(best), None, "rivals", "alice")

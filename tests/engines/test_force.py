@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from tests.builders.checkpoints import save_family
 
 from engines.artifacts import digest_folder
 from engines.cli import main
+from engines.contract import BadInputError
+from engines.merge.output import OutputFolder
 
 
 @pytest.fixture
@@ -122,6 +126,108 @@ def test_a_merges_folder_with_a_file_of_its_users_is_never_replaced(
     capsys.readouterr()
     (tmp_path / "out" / "notes.md").write_text("mine")
     refused(recipe, tmp_path / "out", "holds notes.md, which the merge did not write", capsys, tmp_path)
+
+
+def test_a_file_that_is_not_as_the_merge_wrote_it_is_never_replaced(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An edited file, a copied manifest that names what the user has put there, a link under such a name."""
+    out = tmp_path / "out"
+    assert main(["merge", str(recipe), str(out)]) == 0
+    copied = tmp_path / "copied"
+    copied.mkdir()
+    manifest = json.loads((out / "emep_merge.json").read_text())
+    (copied / "emep_merge.json").write_text(json.dumps(manifest | {"outputs": {"mine.txt": "0" * 64}}))
+    (copied / "mine.txt").write_text("mine")
+    capsys.readouterr()
+    refused(recipe, copied, "holds mine.txt, which is not as the merge wrote it any more", capsys, tmp_path)
+    kept = (out / "config.json").read_bytes()
+    (out / "config.json").write_text('{"mine": 1}')
+    refused(recipe, out, "holds config.json, which is not as the merge wrote it any more", capsys, tmp_path)
+    (out / "config.json").unlink()
+    (tmp_path / "elsewhere.json").write_bytes(kept)
+    (out / "config.json").symlink_to(tmp_path / "elsewhere.json")
+    refused(recipe, out, "holds config.json, which is not as the merge wrote it any more", capsys, tmp_path)
+
+
+def test_a_mount_point_is_refused_before_the_merge(
+    recipe: Path, small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(recipe, small_disk, "is a mount point", capsys, tmp_path)
+
+
+FOREIGN = ("mine.txt", "step-00000001/mine.txt", "fence/mine.txt", "rank-0/mine.txt", "notes/step-00000001/a")
+
+
+def foreign_checkpoints(folder: Path, name: str) -> None:
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).write_text("mine")
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_folder_that_has_the_name_of_a_merges_checkpoints_is_left_alone(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    foreign_checkpoints(tmp_path / ".out.checkpoints", name)
+    words = f"holds {name.partition('/')[0]}, which is no checkpoint"
+    refused(recipe, tmp_path / "out", words, capsys, tmp_path)
+
+
+def test_a_link_that_has_the_name_of_a_merges_checkpoints_is_not_followed(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    precious = tmp_path / "precious" / "step-00000001"
+    precious.mkdir(parents=True)
+    (precious / "manifest.json").write_text("mine")
+    (tmp_path / ".out.checkpoints").symlink_to(precious.parent)
+    refused(recipe, tmp_path / "out", "is a link", capsys, tmp_path)
+
+
+def test_a_merges_hidden_folder_is_its_own_users_and_no_link(tmp_path: Path) -> None:
+    """Else who may write beside the output chooses what is truncated and removed."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "mine.txt").write_text("mine")
+    output = OutputFolder(tmp_path / "out", "d" * 64)
+    output.partial.symlink_to(precious)
+    with pytest.raises(BadInputError, match="is a link"):
+        output.check((), 0, force=False)
+    with pytest.raises(BadInputError, match="is a link"), output.locked():
+        output.restart()
+    assert contents(precious) == {"mine.txt": b"mine".hex()}
+    if os.geteuid() == 0:
+        output.partial.unlink()
+        output.partial.mkdir()
+        os.chown(output.partial, 65534, 65534)
+        with pytest.raises(BadInputError, match="is another user's"), output.locked():
+            output.restart()
+
+
+def test_a_file_that_comes_while_its_folder_is_replaced_is_not_lost(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, over = tmp_path / "out", threading.Event()
+    assert main(["merge", str(recipe), str(out)]) == 0
+    made: list[str] = []
+
+    def write() -> None:
+        while not over.wait(0.001):
+            name = f"mine-{len(made)}.txt"
+            with contextlib.suppress(FileNotFoundError):
+                (out / name).write_text("mine")
+                made.append(name)
+                (out / name).rename(tmp_path / name) if len(made) % 2 else None
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for seed in range(5):
+            main(["merge", str(recipe), str(out), "--force", "--seed", str(seed)])
+    finally:
+        over.set()
+        thread.join()
+    left = {path.name for path in tmp_path.rglob("mine-*.txt")}
+    assert set(made) == left
 
 
 def test_what_a_merge_wrote_is_replaced_and_nothing_is_left_beside(recipe: Path, tmp_path: Path) -> None:

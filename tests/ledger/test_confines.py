@@ -74,6 +74,7 @@ def test_outputs_inside_are_taken(output: str | None) -> None:
         "a\nb",
         f"{OWN}/{'n' * 300}",
         "n/" * 3000,
+        "n/" * 200,
         ["list"],
     ],
 )

@@ -111,3 +111,21 @@ def test_many_at_once_are_no_more_than_may_wait(bounded: Bench) -> None:
         taken += 1
     with pytest.raises(TooManyError):
         bounded.submit("alice")
+
+
+def test_jobs_that_have_ended_are_put_back_within_the_bound(bounded: Bench) -> None:
+    """Else a user cancels, submits as many again, and puts the first ones back."""
+    ended = fill(bounded)
+    for job in ended:
+        bounded.ledger.cancel(job.id, actor="alice")
+    waiting = fill(bounded)
+    with pytest.raises(TooManyError, match="alice has 3 jobs that wait"):
+        bounded.ledger.requeue_job(ended[0].id, actor="alice")
+    assert bounded.job(ended[0]).state is JobState.CANCELLED
+    bounded.ledger.cancel(waiting[0].id, actor="alice")
+    assert bounded.ledger.requeue_job(ended[0].id, actor="alice").state is JobState.PENDING
+    with pytest.raises(TooManyError):
+        bounded.submit("alice")
+    assert bounded.ledger.requeue_job(ended[1].id, actor="op").state is JobState.PENDING, (
+        "an operator decides"
+    )

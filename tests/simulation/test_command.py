@@ -29,12 +29,12 @@ def run(folder: Path, *more: str, jobs: str = "jobs.csv") -> int:
     return simulate.run(parser.parse_args([*names, *more]))
 
 
-def test_the_folder_holds_the_four_files_and_the_table_their_figures(
+def test_the_folder_holds_the_four_files_their_digests_and_the_table_their_figures(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(files) == 0
     assert sorted(item.name for item in (files / "out").iterdir()) == [
-        "events.jsonl", "jobs.csv", "report.html", "summary.json",
+        "emep_simulate.json", "events.jsonl", "jobs.csv", "report.html", "summary.json",
     ]  # fmt: skip
     rows = list(csv.DictReader((files / "out/jobs.csv").read_text().splitlines()))
     assert [(row["job_id"], row["state"], row["start_time"]) for row in rows] == [
@@ -58,6 +58,16 @@ def test_every_event_is_a_document_in_order_of_time(files: Path) -> None:
     assert all(set(event) >= {"time", "event", "job_id", "gpus"} for event in events)
     started = next(event for event in events if event["event"] == "started" and event["job_id"] == "b")
     assert (started["time"], started["gpus"]) == (100, ["n-0:0", "n-0:1", "n-0:2", "n-0:3"])
+
+
+def test_a_workload_in_the_folder_that_is_to_be_replaced_is_kept(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (files / "out").mkdir()
+    (files / "out" / "jobs.csv").write_text(JOBS)
+    assert run(files, "--force", jobs="out/jobs.csv") == 2
+    assert "out/jobs.csv, which is in use" in capsys.readouterr().err
+    assert (files / "out" / "jobs.csv").read_text() == JOBS
 
 
 def test_an_existing_folder_is_left_alone(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,40 @@ def test_an_existing_folder_needs_force_and_is_then_replaced_whole(tmp_path: Pat
     with pytest.raises(InputError, match="exists already"):
         check_folder(out, force=False)
     write_folder(out, force=True, fill=lambda folder: (folder / "jobs.csv").write_text("new"))
-    assert [item.name for item in out.iterdir()] == ["jobs.csv"]
+    assert sorted(item.name for item in out.iterdir()) == ["emep_simulate.json", "jobs.csv"]
+
+
+def test_force_replaces_no_file_that_only_has_the_name_of_a_result(tmp_path: Path) -> None:
+    """A workload is called ``jobs.csv`` too; a result that was edited is its editor's."""
+    out = tmp_path / "mine"
+    (out / "compare").mkdir(parents=True)
+    (out / "jobs.csv").write_text("my workload")
+    with pytest.raises(InputError, match=r"holds 'jobs\.csv', which no simulation wrote"):
+        check_folder(out, force=True)
+    written = tmp_path / "out"
+    write_folder(written, force=False, fill=lambda folder: (folder / "jobs.csv").write_text("old"))
+    (written / "compare").mkdir()
+    (written / "compare" / "notes.md").write_text("mine")
+    with pytest.raises(InputError, match=r"holds 'compare/notes\.md'"):
+        check_folder(written, force=True)
+    (written / "compare" / "notes.md").unlink()
+    check_folder(written, force=True)
+    (written / "jobs.csv").write_text("edited")
+    with pytest.raises(InputError, match=r"holds 'jobs\.csv'"):
+        check_folder(written, force=True)
+
+
+def test_force_replaces_neither_an_input_nor_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    write_folder(out, force=False, fill=lambda folder: (folder / "jobs.csv").write_text("old"))
+    (tmp_path / "link.csv").symlink_to(out / "jobs.csv")
+    with pytest.raises(InputError, match=r"is or holds .*link\.csv, which is in use"):
+        check_folder(out, force=True, inputs=[tmp_path / "link.csv"])
+    monkeypatch.chdir(out)
+    with pytest.raises(InputError, match=r"is or holds .*, which is in use"):
+        check_folder(out, force=True)
 
 
 def test_force_does_not_remove_what_no_simulation_wrote(tmp_path: Path) -> None:

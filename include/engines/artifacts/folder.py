@@ -17,6 +17,8 @@ from engines.contract import BadInputError, Output
 
 _NAME_MAX, _PATH_MAX = 255, 4096
 """Bytes of one name and of a whole path with its end, on Linux."""
+_DEEPEST = 200
+"""Folders in one another: Python makes and removes deeper ones by recursion, which ends before."""
 _BESIDE = ".emep-"
 """Prefix of names that are being written; never listed."""
 
@@ -58,6 +60,11 @@ def check_path(text: str) -> Path:
         raise BadInputError(
             f"{text[:60]}...: no path is that long ({longest} bytes in one name, {len(encoded)} in all); "
             f"at most {_NAME_MAX} and {_PATH_MAX - 1}",
+            file=text[:_NAME_MAX],
+        )
+    if encoded.count(b"/") > _DEEPEST:
+        raise BadInputError(
+            f"{text[:60]}...: no path here has more than {_DEEPEST} folders in one another",
             file=text[:_NAME_MAX],
         )
     if "\0" in text or any("\ud800" <= character <= "\udbff" for character in text):

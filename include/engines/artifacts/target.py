@@ -18,10 +18,7 @@ def check_target(target: Path, inputs: Iterable[Path], *, field: str = "output")
     A link, a file, an input or a folder that holds one, the working folder or a folder that holds it. Raises
     BadInputError.
     """
-    if target.is_symlink():
-        raise _refused(target, f"is a link, to {os.readlink(target)}; name the folder itself", field)
-    if target.exists() and not target.is_dir():
-        raise _refused(target, "is a file; name a folder", field)
+    check_kind(target, field=field)
     mine = target.resolve()
     for place in inputs:
         folder = place.resolve()
@@ -31,6 +28,14 @@ def check_target(target: Path, inputs: Iterable[Path], *, field: str = "output")
             raise _refused(target, f"holds an input ({place}); choose another name", field)
     if Path.cwd().resolve().is_relative_to(mine):
         raise _refused(target, "is the working folder, or holds it; choose another name", field)
+
+
+def check_kind(target: Path, *, field: str = "output") -> None:
+    """Refuse a link and a file where a folder is to be written. Raises BadInputError."""
+    if target.is_symlink():
+        raise _refused(target, f"is a link, to {os.readlink(target)}; name the folder itself", field)
+    if target.exists() and not target.is_dir():
+        raise _refused(target, "is a file; name a folder", field)
 
 
 def check_parent(target: Path, *, field: str = "output") -> None:

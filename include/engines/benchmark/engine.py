@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from engines.artifacts import combine_digests
+from engines.artifacts import combine_digests, uri_to_path
 from engines.artifacts.claims import claim_outputs
 from engines.benchmark.rows import Row, read_of, read_rows
 from engines.benchmark.scoreboard import main_metric, scoreboard, table
@@ -52,6 +52,10 @@ def run(context: Context) -> Outcome:
         ("scoreboard.json", "scoreboard.txt"),
         of=f"the models {', '.join(row.name for row in rows)}",
         force=check_truth(given, "force"),
+        inputs=[
+            *(row.folder for row in rows if row.folder is not None),
+            *(uri_to_path(task.uri) for task in tasks),
+        ],
     )
     work = _Benchmark(context, tasks)
     work.models(rows)

@@ -14,6 +14,7 @@ import argparse
 import fcntl
 import json
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -33,7 +34,9 @@ LOG = logging.getLogger("engines.demo")
 VERSION = 1
 """Raised when the same settings would make other models."""
 MANIFEST = "manifest.json"
-_MAKING = ".making"
+_MAKING, _LOCK = ".making", ".lock"
+_OURS = "The demo's models are made here.\n"
+"""What the lock's file says: a set may lack its manifest, where its making was killed."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,15 @@ def prepare(
     files = _files(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _check_folder(folder)
-        with (folder / ".lock").open("a") as lock:
+        if not _whole(folder, settings):
+            _check_folder(folder)
+        with (folder / _LOCK).open("a+", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # a second caller waits, and finds the first one's models
+            lock.seek(0)
+            if lock.read() != _OURS:
+                lock.truncate(0)
+                lock.write(_OURS)
+                lock.flush()
             if _whole(folder, settings):
                 progress(f"models of an earlier run are whole: {folder}")
                 return files
@@ -140,13 +149,36 @@ def _whole(folder: Path, settings: dict[str, Any]) -> bool:
 def _check_folder(folder: Path) -> None:
     """Never write over what is not ours."""
     strangers = [
-        entry.name for entry in folder.iterdir() if entry.name not in {*PARTS, MANIFEST, _MAKING, ".lock"}
+        entry.name for entry in folder.iterdir() if entry.name not in {*PARTS, MANIFEST, _MAKING, _LOCK}
     ]
+    manifest = _manifest(folder)
+    if not strangers and manifest is None and not _is_claimed(folder):
+        strangers = [name for name in (*PARTS, MANIFEST, _MAKING) if os.path.lexists(folder / name)]
+    if not strangers and manifest is not None:
+        found = (file for part in PARTS for file in (folder / part).rglob("*") if not file.is_dir())
+        names = (file.relative_to(folder).as_posix() for file in found)
+        strangers = [name for name in names if name not in manifest["files"]]
     if strangers:
         raise BadInputError(
             f"{folder} holds other things ({', '.join(sorted(strangers)[:3])}); give a new folder",
             file=str(folder),
         )
+
+
+def _manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest of a set that was made here or moved here; None where there is none."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return manifest if isinstance(manifest["files"], dict) and manifest["settings"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _is_claimed(folder: Path) -> bool:
+    try:
+        return (folder / _LOCK).read_text(encoding="utf-8") == _OURS
+    except (OSError, ValueError):
+        return False
 
 
 def _publish(made: Path, folder: Path, settings: dict[str, Any]) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from engines.artifacts import FolderArtifactStore, path_to_uri
+from engines.artifacts.target import check_kind, check_parent
 from engines.checkpoint import CheckpointStore, spec_digest
+from engines.checkpoint_folders import check_checkpoints
 from engines.contract import Context, ExitCode, Preempted, Spec
 from engines.stop_request import StopRequest
 
@@ -69,6 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("limit", "baseline", "margin"):
         if getattr(arguments, name) is not None:
             given[name] = getattr(arguments, name)
+    check_kind(arguments.out)
+    check_parent(arguments.out.absolute())
+    check_checkpoints(arguments.out / ".checkpoints")
     uri = path_to_uri(arguments.out)
     spec = Spec("evaluate", given, uri, device=arguments.device, seed=arguments.seed)
     stop = StopRequest()

@@ -52,6 +52,7 @@ def run(context: Context) -> Outcome:
         ("comparison.json",),
         of=f"{candidate.uri} against {baseline.uri}",
         force=check_truth(given, "force"),
+        inputs=map(uri_to_path, (candidate.uri, baseline.uri)),
     )
     output = context.artifacts.put_json("comparison.json", found)
     return Outcome(outputs={"comparison": output}, metrics=found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ def run(context: Context) -> Outcome:
         ("results.json", "samples"),
         of=f"model {folder} (weights {weights[:12]})",
         force=check_truth(given, "force"),
+        files=[f"samples/{task.name}.jsonl" for task in tasks],
+        inputs=map(uri_to_path, [str(given["model"]), *(task.uri for task in tasks), *_baseline(given)]),
     )
     book = ScoreBook(context.checkpoints, save_every=save_every)
     done = evaluate(
@@ -83,7 +86,9 @@ def run(context: Context) -> Outcome:
     document = results_document(
         done, model=str(folder), limit=limit, seconds=time.monotonic() - started, seed=context.spec.seed
     )
-    outputs = write_outputs(context, done, document, replaces=before is not None)
+    outputs = write_outputs(
+        context, done, document, replaces=None if before is None else before.get("files", ())
+    )
     notes = read_layout(folder).notes
     metrics: dict[str, Any] = {**done.metrics(), "warnings": [*notes, *done.warnings()]}
     if baseline is not None:
@@ -101,16 +106,22 @@ def run(context: Context) -> Outcome:
     )
 
 
+def _baseline(given: Mapping[str, Any]) -> list[str]:
+    return [str(given["baseline"])] if given.get("baseline") else []
+
+
 def write_outputs(
-    context: Context, done: Evaluation, document: dict[str, Any], *, replaces: bool
+    context: Context, done: Evaluation, document: dict[str, Any], *, replaces: Iterable[str] | None
 ) -> dict[str, Output]:
     """Samples first, the results last: results that exist are complete.
 
-    ``replaces``: what stands there is an evaluation's, of other tasks perhaps.
+    ``replaces``: the samples of the evaluation that stands there; None: there is none.
     """
-    if replaces:
+    if replaces is not None:
         context.artifacts.delete("results.json")
-        context.artifacts.delete("samples")
+        for key in replaces:
+            if uri_to_path(context.artifacts.uri_of(key)).is_file():
+                context.artifacts.delete(key)
     for entry in done.tasks:
         context.artifacts.put_bytes(f"samples/{entry.task.name}.jsonl", b"".join(sample_lines(entry)))
     folder = Path(context.artifacts.get("samples"))

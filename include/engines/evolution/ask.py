@@ -5,17 +5,20 @@ a generation's candidates, written once, and which of them still need a GPU. Imp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from engines.artifacts import uri_to_path
 from engines.contract import Context, Outcome
-from engines.evaluation.settings import count, text
+from engines.evaluation.settings import count, text, texts
 from engines.evolution.baselines import LINEAR, ONE_MODEL, UNIFORM, single_recipes, uniform_recipes
 from engines.evolution.genes import quantised
 from engines.evolution.keys import eval_hash, generation_seed, recipe_hash
 from engines.evolution.optimizer import CmaEs
 from engines.evolution.records import Records, told_values
 from engines.evolution.run_settings import RunSettings, check_same, settings_from_input
+from engines.merge.recipe import load_recipe
 
 
 def run(context: Context) -> Outcome:
@@ -31,6 +34,7 @@ def run(context: Context) -> Outcome:
     before = records.run()
     known = RunSettings.from_json(before).inputs if before is not None else None
     now = settings_from_input(given, context.spec.seed, known)
+    records.refuse_inputs(_files(given))
     generation, batch = count(given, "generation", 0, least=0), count(given, "batch", 1)
     settings = RunSettings.from_json(records.begin(now.to_json()))
     check_same(settings, now, records.store.uri)
@@ -48,6 +52,13 @@ def run(context: Context) -> Outcome:
         },
         input_digests=settings.digests,
     )
+
+
+def _files(given: Mapping[str, Any]) -> list[Path]:
+    """The recipe and the tasks, where these are files."""
+    _, recipe = load_recipe(given["recipe"])
+    tasks = [*texts(given, "tasks"), *(texts(given, "report_tasks") if given.get("report_tasks") else ())]
+    return [uri_to_path(uri) for uri in (*([] if recipe is None else [recipe]), *tasks)]
 
 
 def make_ask(settings: RunSettings, records: Records, generation: int) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from engines.artifacts import path_to_uri, uri_to_path
+from engines.artifacts.target import check_kind, check_parent
+from engines.checkpoint_folders import check_checkpoints
 from engines.contract import BadInputError, ExitCode
 
 
@@ -61,6 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("generations", "processes"):
         if getattr(arguments, name) < 1:
             raise BadInputError(f"--{name}: must be at least 1", field=name)
+    check_kind(arguments.out)
+    check_parent(arguments.out.absolute())
+    check_checkpoints(arguments.out / ".checkpoints")
     extra: dict[str, Any] = {"objective": arguments.objective, "batch_size": arguments.batch_size}
     extra["dtype"] = arguments.dtype
     for name in ("num_fewshot", "apply_chat_template"):

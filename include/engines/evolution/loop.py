@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from typing import Any
 
 from engines.artifacts import open_store
 from engines.checkpoint import CheckpointStore, spec_digest
+from engines.checkpoint_folders import remove_checkpoints
 from engines.contract import Context, EngineError, Outcome, Spec
 from engines.evolution import ask as ask_engine
 from engines.evolution import tell as tell_engine
@@ -90,7 +90,7 @@ def _candidates(settings: LoopSettings, generation: int, batches: list[list[int]
             context = _context(settings, "evolve_candidates", given)
             candidates_engine.run(context)
             # All of them have their results; what else lay there was for a run that is broken off.
-            shutil.rmtree(context.checkpoints.folder, ignore_errors=True)
+            remove_checkpoints(context.checkpoints.folder)
         else:
             _in_processes(settings, given)
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from engines.artifacts import ArtifactStore, canonical_json, open_store
+from engines.artifacts.claims import refuse_inputs
 from engines.contract import BadInputError, Output
 
 SCHEMA_VERSION = 1
@@ -40,6 +42,10 @@ class Records:
                 file=self.store.uri_of(taken[0]),
                 field="input.run_uri",
             )
+
+    def refuse_inputs(self, inputs: Iterable[Path]) -> None:
+        """Raises BadInputError where the recipe, a task or a model is what this run would replace."""
+        refuse_inputs(self.store, ("run.json", *_OURS), inputs, "evolve")
 
     def need_run(self) -> dict[str, Any]:
         """What is searched. Raises BadInputError before the first ask."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 from engines.artifacts import open_store
 from engines.checkpoint import CheckpointStore, spec_digest
+from engines.checkpoint_folders import remove_checkpoints
 from engines.contract import Context, Outcome, Spec
 from engines.evolution.baselines import single_recipes
 from engines.evolution.best import SEARCH
@@ -36,7 +36,7 @@ def write_report(run_uri: str, tasks: Sequence[str], *, device: str = "auto") ->
     spec = Spec("benchmark", given, f"{run_uri}/{FOLDER}", device=device, seed=settings.seed)
     checkpoints = CheckpointStore(f"{run_uri}/.checkpoints", spec_digest(spec))
     outcome = benchmark(Context(spec, open_store(spec.output_uri), checkpoints))
-    shutil.rmtree(checkpoints.folder, ignore_errors=True)
+    remove_checkpoints(checkpoints.folder)
     return outcome
 
 

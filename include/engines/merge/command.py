@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import warnings
@@ -12,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from engines.artifacts import path_to_uri
+from engines.checkpoint_folders import check_checkpoints, remove_checkpoints
 from engines.contract import EngineError, ExitCode, Preempted, Spec
-from engines.merge.output import OutputFolder
+from engines.merge.output import OutputFolder, hidden_checkpoints
 from engines.merge.plan import make_plan, open_models
 from engines.merge.planned import MergePlan
 from engines.merge.recipe import load_recipe, parse_recipe
@@ -45,6 +45,7 @@ def merge_command(
         sys.stdout.write(describe(plan, device, chunked=chunked))
         return int(ExitCode.DONE)
     OutputFolder(target, "").check(plan.input_paths(), plan.output_bytes, force=bool(options.get("force")))
+    check_checkpoints(hidden_checkpoints(target))
     return _merge(config, target, seed, device, chunked, options)
 
 
@@ -100,7 +101,7 @@ def _merge(
         for name, handler in handlers.items():
             signal.signal(name, handler)
         if checkpoints is not None:
-            shutil.rmtree(checkpoints, ignore_errors=True)
+            remove_checkpoints(checkpoints)
     model = outcome.outputs["model"]
     sys.stdout.write(f"{target} ({model.bytes / 1e6:,.1f} MB, sha256 {model.sha256})\n")
     return int(ExitCode.DONE)

@@ -18,7 +18,7 @@ from engines.artifacts.target import disk_full
 from engines.checkpoint import CheckpointStore, checkpoint_seconds, spec_digest
 from engines.contract import BadInputError, Context, EngineError, Outcome, Output, Preempted
 from engines.merge.digests import BackgroundDigests
-from engines.merge.output import MANIFEST, OutputFolder, check_name
+from engines.merge.output import MANIFEST, OutputFolder, check_name, hidden_checkpoints
 from engines.merge.plan import make_plan, open_models
 from engines.merge.planned import MergePlan, PlannedTensor
 from engines.merge.recipe import parse_recipe
@@ -278,7 +278,7 @@ def cli_context(
     """A context for a merge from the command line: checkpoints lie beside the output, hidden."""
     from engines.artifacts import FolderArtifactStore
 
-    folder = target.with_name(f".{target.name}.checkpoints")
+    folder = hidden_checkpoints(target)
     return Context(
         spec=spec,
         artifacts=FolderArtifactStore(path_to_uri(target.parent)),

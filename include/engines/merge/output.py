@@ -8,13 +8,15 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from engines.artifacts import canonical_json, digest_file
 from engines.artifacts.folder import fsync_folder, rename_folder
 from engines.artifacts.target import check_only_written, check_parent, check_space, check_target
+from engines.checkpoint_folders import check_own_folder
+from engines.confinement import current
 from engines.contract import BadInputError, EngineError
 from engines.merge.vocabulary import TOKENIZER_FILES
 from engines.tensor.layout import ModelLayout, read_json_object
@@ -35,6 +37,11 @@ def check_name(name: str, field: str) -> None:
         )
 
 
+def hidden_checkpoints(target: Path) -> Path:
+    """Where a merge by the command line keeps its checkpoints."""
+    return target.with_name(f".{target.name}.checkpoints")
+
+
 class OutputFolder:
     """``target`` and the hidden folder beside it that becomes it.
 
@@ -45,6 +52,8 @@ class OutputFolder:
         check_name(target.name, "output")
         self.target = target
         self.partial = target.with_name(f".{target.name}.{digest[:16]}.partial")
+        self._verified: dict[str, tuple[int, int, int]] = {}
+        """Files of the target that are as a merge wrote them: inode, size and time of change."""
 
     def check(self, inputs: Iterable[Path], size: int, *, force: bool) -> None:
         """Refuse, before any tensor is read, a target that cannot be written or must not be replaced.
@@ -62,8 +71,11 @@ class OutputFolder:
                     file=str(self.target),
                     field="output",
                 )
+            if os.path.ismount(self.target):
+                raise self._refused("is a mount point, which cannot be replaced; name a folder in it")
             self._check_replaceable()
         check_parent(self.target)
+        self._check_partial()
         done = sum(entry.stat().st_size for entry in self.partial.glob("*")) if self.partial.is_dir() else 0
         check_space(self.target, max(0, size - done))
 
@@ -74,14 +86,38 @@ class OutputFolder:
         manifest = self.manifest()
         written = manifest.get("outputs") if manifest else None
         if not isinstance(written, dict):
-            raise BadInputError(
-                f"{self.target} was not written by a merge ({MANIFEST} is not there); --force replaces only "
-                "what a merge wrote. Choose another name",
-                code="output_refused",
-                file=str(self.target),
-                field="output",
+            raise self._refused(
+                f"was not written by a merge ({MANIFEST} is not there); --force replaces only what a merge "
+                "wrote. Choose another name"
             )
         check_only_written(self.target, [*written, MANIFEST], "the merge")
+        for entry in sorted(self.target.iterdir()):
+            if entry.name != MANIFEST and not self._is_as_written(entry, written[entry.name]):
+                raise self._refused(
+                    f"holds {entry.name}, which is not as the merge wrote it any more; move it away"
+                )
+
+    def _is_as_written(self, file: Path, digest: Any) -> bool:
+        """Whether a file is the manifest's: that may have been copied, and a file edited."""
+        if file.is_symlink() or not file.is_file():
+            return False
+        status = file.stat()
+        stamp = status.st_ino, status.st_size, status.st_mtime_ns
+        if self._verified.get(file.name) != stamp:
+            if digest_file(file)[0] != digest:
+                return False
+            self._verified[file.name] = stamp
+        return True
+
+    def _check_partial(self) -> None:
+        # A job's run folder is its own, and agents may change their engines' user.
+        if current() is None:
+            check_own_folder(self.partial)
+
+    def _refused(self, why: str) -> BadInputError:
+        return BadInputError(
+            f"{self.target} {why}", code="output_refused", file=str(self.target), field="output"
+        )
 
     def manifest(self) -> dict[str, Any] | None:
         """The manifest of a complete target, None where there is none."""
@@ -103,6 +139,7 @@ class OutputFolder:
                 file=str(self.target.parent),
                 field="output",
             ) from error
+        self._check_partial()
         with (self.partial / _LOCK).open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -157,10 +194,14 @@ class OutputFolder:
         old = self.target.with_name(f".{self.target.name}.{uuid.uuid4().hex[:8]}.old")
         self.target.rename(old)
         try:
+            # Nothing more comes in by the name: what came in since the look is not lost.
+            if any(old.iterdir()):
+                check_only_written(old, [*self._verified, MANIFEST], "the merge")
             rename_folder(self.partial, self.target)
         except BaseException:
             old.rename(self.target)
             raise
-        for entry in old.iterdir():
-            entry.unlink()
-        old.rmdir()
+        for name in (*self._verified, MANIFEST):
+            (old / name).unlink(missing_ok=True)
+        with suppress(OSError):  # another program has put a file there through the open folder: it stays
+            old.rmdir()

@@ -10,6 +10,7 @@ import grp
 import json
 import os
 import pwd
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -107,11 +108,25 @@ class RunAs:
             root = _local(uri)
             if root is not None and inner:
                 self._make_beneath(root, inner)
-                with suppress(FileNotFoundError):
-                    if (
-                        inner == "."
-                    ):  # the tracker's file, where the agent was started without --run-as before
-                        self.own(root / "events.jsonl")
+                if inner == ".":  # the tracker's file, where the agent was started without --run-as before
+                    self._own_file(root / "events.jsonl")
+
+    def _own_file(self, path: Path) -> None:
+        """Give the user a file in a folder of its own: a plain one that has this one name.
+
+        Who may write there can link any file of the machine to the name, so what is open counts.
+        """
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags)
+        except OSError:  # none, a link, a device: not the tracker's file
+            return
+        try:
+            found = os.fstat(descriptor)
+            if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+                os.fchown(descriptor, self.uid, self.gid)
+        finally:
+            os.close(descriptor)
 
     def _make_beneath(self, root: Path, inner: str) -> None:
         root.mkdir(parents=True, exist_ok=True)

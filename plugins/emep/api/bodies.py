@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Callable, MutableMapping
 from typing import Any, NoReturn, TypeVar
@@ -161,6 +162,13 @@ def parse(body: bytes, most_values: int) -> Any:
         raise InvalidError("body: is no UTF-8 text; send JSON in UTF-8", field="body") from None
     except json.JSONDecodeError as error:
         raise InvalidError(f"body: is no valid JSON: {error}", field="body") from None
+    except ValueError:
+        # Python makes no integer of so many digits: the time it takes grows with their square.
+        most = sys.get_int_max_str_digits()
+        raise InvalidError(
+            f"body: has an integer of more than {most:,} digits; send numbers of at most 64 bits",
+            field="body",
+        ) from None
 
 
 def _no_number(name: str) -> NoReturn:

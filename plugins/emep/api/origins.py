@@ -41,7 +41,10 @@ def _is_own(origin: str, host: str) -> bool:
     own = _base_origin()
     if own is not None and origin.lower() == own:
         return True
-    parts = urlsplit(origin)
+    try:
+        parts = urlsplit(origin)
+    except ValueError:  # such as a bracket without its end: no page of a browser's
+        return False
     # Behind a proxy that ends TLS the scheme of this connection says nothing about the page's.
     return parts.scheme in ("http", "https") and bool(host) and parts.netloc.lower() == host.lower()
 

@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _simulate(args: argparse.Namespace) -> int:
-    check_folder(args.out, force=args.force)
+    inputs = [name for name in (args.cluster, args.jobs, args.policy, args.compare, args.failures) if name]
+    check_folder(args.out, force=args.force, inputs=inputs)
     policies = [_policy(args.policy)]
     if args.compare is not None:
         policies.append(_policy(args.compare))
@@ -98,7 +99,7 @@ def _simulate(args: argparse.Namespace) -> int:
             _write_run(folder / "compare", other)
             (folder / "compare" / "summary.json").write_text(summary_json(other.summary), encoding="utf-8")
 
-    write_folder(args.out, force=args.force, fill=fill)
+    write_folder(args.out, force=args.force, fill=fill, inputs=inputs)
     if args.json:
         print(summary_json(summary), end="")
     else:

@@ -54,15 +54,23 @@ _OVER_OWN = {"force": True}
 def run_folder(context: Mapping[str, Any]) -> str:
     """URI of the folder that holds everything of this DAG run."""
     run = context["dag_run"]
-    project = str(context["params"].get("project") or "default")
-    # As the job's user is named when it is asked for: the folder is that of the job.
-    user = str(run.triggering_user_name or context["task"].owner)
-    return f"{artifact_uri()}/{layout.run_folder(project, user, run.dag_id, run.run_id)}"
+    folder = layout.run_folder(_project(context["params"]), _user(context), run.dag_id, run.run_id)
+    return f"{artifact_uri()}/{folder}"
 
 
-def _recipe(params: Mapping[str, Any], root: str | None) -> dict[str, Any]:
-    """The run's recipe, from a file that a job of its project could read as well."""
-    return read_recipe(params["recipe"], root, str(params.get("project") or "default"))
+def _project(params: Mapping[str, Any]) -> str:
+    return str(params.get("project") or "default")
+
+
+def _user(context: Mapping[str, Any]) -> str:
+    """As the job's user is named when it is asked for."""
+    return str(context["dag_run"].triggering_user_name or context["task"].owner)
+
+
+def _recipe(context: Mapping[str, Any], root: str | None) -> dict[str, Any]:
+    """The run's recipe, from a file that a job of its user and project could read as well."""
+    params = context["params"]
+    return read_recipe(params["recipe"], root, _project(params), _user(context))
 
 
 @_built
@@ -77,7 +85,7 @@ def check_input(context: Mapping[str, Any], *, search: bool = False) -> dict[str
     params, root = context["params"], data_root()
     fields: dict[str, Any] = {}
     if params.get("recipe"):
-        fields["recipe"] = recipe = _recipe(params, root)
+        fields["recipe"] = recipe = _recipe(context, root)
         if search and not searched(recipe):
             raise AirflowFailException(
                 "recipe: nothing to search; write a parameter as a range, such as "
@@ -102,7 +110,7 @@ def merge_input(context: Mapping[str, Any]) -> dict[str, Any]:
     """merge: the run's recipe, searched parameters at their start."""
     params = context["params"]
     return {
-        "recipe": at_start(_recipe(params, data_root())),
+        "recipe": at_start(_recipe(context, data_root())),
         "output_name": params["output_name"],
     }
 
@@ -111,7 +119,7 @@ def merge_input(context: Mapping[str, Any]) -> dict[str, Any]:
 def start_merge_input(context: Mapping[str, Any]) -> dict[str, Any]:
     """merge in the pipeline: the recipe before the search, beside which the evolved one is shown; where there
     is nothing to search, the recipe itself under the run's own name."""
-    recipe, name = _recipe(context["params"], data_root()), "start"
+    recipe, name = _recipe(context, data_root()), "start"
     if not searched(recipe):
         name = context["params"]["output_name"]
     return {"recipe": at_start(recipe), "output_name": name}
@@ -163,7 +171,7 @@ def ask_input(context: Mapping[str, Any], *, generation: int) -> dict[str, Any]:
     params, root = context["params"], data_root()
     fields: dict[str, Any] = {
         "run_uri": search_folder(context),
-        "recipe": _recipe(params, root),
+        "recipe": _recipe(context, root),
         "tasks": [absolute(name, root) for name in params["tasks"]],
         "generation": generation,
         "population": params["population"],
@@ -195,7 +203,7 @@ def generation_is_unused(number: int, params: Mapping[str, Any]) -> bool:
 
 def nothing_to_search(params: Mapping[str, Any]) -> bool:
     """Whether the run's recipe leaves nothing open. Raises AirflowFailException where it is no recipe."""
-    return not searched(_recipe(params, data_root()))
+    return not searched(read_recipe(params["recipe"], data_root(), _project(params)))
 
 
 def as_candidates(batch: list[int]) -> dict[str, Any]:
@@ -249,7 +257,7 @@ def scoreboard_input(context: Mapping[str, Any]) -> dict[str, Any]:
     """benchmark on the report's tasks: base, parents, uniform averages (merged in memory), the start and the
     evolved merge; where nothing is searched base, parents and the merge."""
     params, root = context["params"], data_root()
-    recipe = _recipe(params, root)
+    recipe = _recipe(context, root)
     models = {name: path for name, path in _named(model_paths(recipe))}
     if params.get("model"):
         models["compared"] = absolute(params["model"], root)

@@ -23,12 +23,14 @@ class UnreadableError(Exception):
     """A file that cannot be read, in words that follow its name. They quote nothing of it."""
 
 
-def read_text(path: str, root: str | None, project: str | None) -> str:
+def read_text(path: str, root: str | None, project: str | None, user: str | None = None) -> str:
     """The text of a file below ``root``, the policy's ``roots``, or the runs of ``project``.
 
-    The file that is opened counts, links resolved, not its name. Raises UnreadableError.
+    ``user`` is whose run asks: the runs of a project whose members the policy lists are read for these
+    alone, since a task's fields show what was read before its job is refused; None: it does not matter. The
+    file that is opened counts, links resolved, not its name. Raises UnreadableError.
     """
-    roots = _roots(root, project)
+    roots = _roots(root, project, user)
     try:
         _check_below(os.path.realpath(path), roots)
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -66,16 +68,22 @@ def _check_below(real: str, roots: Sequence[str]) -> None:
         )
 
 
-def _roots(root: str | None, project: str | None) -> list[str]:
+def _roots(root: str | None, project: str | None, user: str | None) -> list[str]:
     found = [root] if root and root.startswith("/") else []
     try:
         path = policy_file()
-        policy_roots = load_policy(path).roots if path is not None else None
+        policy = load_policy(path) if path is not None else None
     except (PolicyError, OSError):
-        policy_roots = None
-    if policy_roots is not None:
-        found += [*policy_roots.read, *policy_roots.write]
-    parts = urlsplit(artifact_uri())
-    if parts.scheme in ("", "file"):
-        found.append(str(Path(unquote(parts.path)) / layout.project_folder(project or "default")))
-    return found
+        policy, is_known = None, False
+    else:
+        is_known = True
+    if policy is not None:
+        found += [*policy.roots.read, *policy.roots.write]
+    parts, project = urlsplit(artifact_uri()), project or "default"
+    if parts.scheme not in ("", "file"):
+        return found
+    if user is None or (is_known and (policy is None or policy.may_charge(project, user))):
+        inner = layout.project_folder(project)
+    else:
+        inner = layout.user_folder(project, user)
+    return [*found, str(Path(unquote(parts.path)) / inner)]

@@ -16,12 +16,14 @@ from emep.dagkit.readable import UnreadableError, read_text
 from emep.dagkit.settings import absolute
 
 
-def read_recipe(value: Any, root: str | None, project: str | None = None) -> dict[str, Any]:
+def read_recipe(
+    value: Any, root: str | None, project: str | None = None, user: str | None = None
+) -> dict[str, Any]:
     """The recipe as a mapping, with absolute model paths.
 
-    ``value`` is a mapping, YAML text, or the path or ``file://`` URI of a YAML file that jobs of ``project``
-    may read. Raises AirflowFailException with one sentence that names the recipe and the place; of a file
-    that is no recipe it says no more than the name.
+    ``value`` is a mapping, YAML text, or the path or ``file://`` URI of a YAML file that ``user``'s jobs of
+    ``project`` may read. Raises AirflowFailException with one sentence that names the recipe and the place;
+    of a file that is no recipe it says no more than the name.
     """
     # Parsing a DAG imports nothing of the engines; reading a recipe does.
     from emep.yaml_text import TooDeep, YamlFault, is_yaml_text, read_yaml
@@ -30,7 +32,7 @@ def read_recipe(value: Any, root: str | None, project: str | None = None) -> dic
     if isinstance(value, str) and not is_yaml_text(value):
         source = absolute(value.strip(), root)
         try:
-            value = read_text(source, root, project)
+            value = read_text(source, root, project, user)
         except UnreadableError as error:
             raise AirflowFailException(f"recipe: {source} {error}.") from None
         if "merge_method" not in value:

@@ -22,7 +22,7 @@ from emep.policy.sections import RootsPolicy
 VARIABLE = "EMEP_CONFINES"
 _RUN = ("project", "user", "dag_id", "run_id")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_LONGEST, _LONGEST_NAME = 4000, 255
+_LONGEST, _LONGEST_NAME, _DEEPEST = 4000, 255, 150
 
 
 def own_folder(job: Job) -> str:
@@ -89,12 +89,15 @@ def _check_written(field: str, given: Any, writable: list[str], own: str | None)
         raise InvalidError(
             f"{field}: {_shown(given)} has a control character; name a folder in plain text", field=field
         )
-    if len(given.encode("utf-8", "surrogatepass")) > _LONGEST or any(
-        len(part.encode("utf-8", "surrogatepass")) > _LONGEST_NAME for part in unquote(given).split("/")
+    names = unquote(given).split("/")
+    if (
+        len(names) > _DEEPEST
+        or len(given.encode("utf-8", "surrogatepass")) > _LONGEST
+        or any(len(name.encode("utf-8", "surrogatepass")) > _LONGEST_NAME for name in names)
     ):
         raise InvalidError(
             f"{field}: {_shown(given)} is too long; a path has {_LONGEST} bytes at most, a name in it "
-            f"{_LONGEST_NAME}",
+            f"{_LONGEST_NAME}, and {_DEEPEST} folders at most lie in one another",
             field=field,
         )
     if is_relative(given):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import func, select
@@ -11,6 +13,7 @@ from emep.api.schemas import DeadLetterState, DeadLetterView, JobState, JobView,
 from emep.exceptions import ConflictError, NotFoundError
 from emep.ledger.airflow_tasks import clear_task
 from emep.ledger.database import LostRaceError, Transaction
+from emep.ledger.pending_bound import too_many
 from emep.ledger.repository import current_allocation, get_job
 from emep.ledger.states import LIVE_JOB_STATES, JobEvent, YieldCause
 from emep.ledger.tables import DeadLetter, Job
@@ -32,7 +35,8 @@ class DeadLetters(TakingBack):
 
         Running work is told to checkpoint and returns to its place; what has ended waits again, or, where an
         Airflow task asked for it, that task is cleared and asks again. Raises ConflictError for a job that
-        waits, has completed, can never run, or is being ended by somebody.
+        waits, has completed, can never run, or is being ended by somebody; TooManyError where its own user
+        puts it back and has as many jobs that wait as the policy allows.
         """
         why = reason or f"requeued by {actor}"
 
@@ -44,7 +48,27 @@ class DeadLetters(TakingBack):
                 self._run_again(tx, job_id, why, actor)
             return job_view(tx.session, get_job(tx.session, job_id))
 
-        return self.database.write(work)
+        with self._place_for(job_id, actor):
+            return self.database.write(work)
+
+    @contextmanager
+    def _place_for(self, job_id: str, actor: str) -> Iterator[None]:
+        """Take one of the places for jobs that wait, where a job's own user puts it back once it has ended.
+
+        An operator who puts jobs back after an outage is not held up by their users' bounds.
+        """
+        with self.database.read() as session:
+            job = get_job(session, job_id)
+            user, is_live = job.user, JobState(job.state) in LIVE_JOB_STATES
+        if is_live or user != actor:
+            yield
+            return
+        limit = self.policy.limits.pending_jobs
+        with self.pending_bound.places(Counter([user]), limit) as (places, is_taken):
+            if places[user] < 1:
+                raise too_many(user, limit)
+            yield
+            is_taken(user)
 
     def _requeue_live(self, tx: Transaction, job_id: str, why: str, actor: str) -> None:
         job = get_job(tx.session, job_id, lock=True)
@@ -133,10 +157,12 @@ class DeadLetters(TakingBack):
     def requeue_dead_letter(self, letter_id: str, *, actor: str, reason: str = "") -> DeadLetterView:
         """Run the job of an open dead letter again, as ``requeue_job`` does.
 
-        Raises ConflictError for one that is resolved, or whose task cannot be cleared.
+        Raises ConflictError for one that is resolved, or whose task cannot be cleared, and TooManyError.
         """
         why = reason or f"requeued by {actor}"
-        return self._on_open_letter(letter_id, lambda tx: self._run_again(tx, letter_id, why, actor))
+        self.dead_letter(letter_id)  # raises NotFoundError in the letter's own words
+        with self._place_for(letter_id, actor):
+            return self._on_open_letter(letter_id, lambda tx: self._run_again(tx, letter_id, why, actor))
 
     def discard_dead_letter(self, letter_id: str, *, actor: str, reason: str = "") -> DeadLetterView:
         """Resolve an open dead letter without running anything; the job stays as it ended."""

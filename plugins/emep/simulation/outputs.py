@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,17 @@ JOB_COLUMNS = (
     "job_id", "state", "submit_time", "start_time", "end_time", "wait_time", "preemptions", "nodes", "gpus",
     "reason",
 )  # fmt: skip
-OWN_FILES = frozenset({"jobs.csv", "events.jsonl", "summary.json", "report.html", "compare"})
-"""What a simulation writes; a folder that holds anything else is not replaced."""
+MANIFEST = "emep_simulate.json"
+"""Says which files a simulation has written, by their digests; a folder that holds anything else is not
+replaced."""
 
 
-def check_folder(folder: str | Path, *, force: bool) -> None:
-    """Raise InputError unless ``folder`` may be written: new, or a former simulation's and ``force``."""
+def check_folder(folder: str | Path, *, force: bool, inputs: Iterable[str | Path] = ()) -> None:
+    """Raise InputError unless ``folder`` may be written: new, or a former simulation's and ``force``.
+
+    One that is or holds an input, the working folder, or a file that is not as a simulation wrote it is never
+    replaced.
+    """
     path = Path(folder)
     if not os.path.lexists(path):
         return
@@ -32,25 +39,60 @@ def check_folder(folder: str | Path, *, force: bool) -> None:
         raise InputError(path, None, "--out", "exists already: name a new folder, or replace it with --force")
     if path.is_symlink() or not path.is_dir():
         raise InputError(path, None, "--out", "is not a folder: name a new one")
-    foreign = sorted(item.name for item in path.iterdir() if item.name not in OWN_FILES)
-    if foreign:
+    mine = path.resolve()
+    for place in (*inputs, Path.cwd()):
+        if Path(place).resolve().is_relative_to(mine):
+            raise InputError(path, None, "--out", f"is or holds {place}, which is in use: name a new folder")
+    foreign = _foreign(path)
+    if foreign is not None:
         raise InputError(
-            path, None, "--out", f"holds {foreign[0]!r}, which no simulation wrote: name a new folder"
+            path, None, "--out", f"holds {foreign!r}, which no simulation wrote: name a new folder"
         )
 
 
-def write_folder(folder: str | Path, *, force: bool, fill: Callable[[Path], None]) -> None:
+def _foreign(folder: Path) -> str | None:
+    """The first of a folder's files that is not as its manifest says; None where all are."""
+    try:
+        written = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["outputs"]
+    except (OSError, ValueError, KeyError, TypeError):
+        written = {}
+    for name, file in _files(folder):
+        known = written.get(name) if isinstance(written, dict) else None
+        if name != MANIFEST and (known is None or file.is_symlink() or _digest(file) != known):
+            return name
+    return None
+
+
+def _files(folder: Path) -> list[tuple[str, Path]]:
+    """What lies in a folder and is none itself, by its path below it."""
+    found = ((str(file.relative_to(folder)), file) for file in folder.rglob("*"))
+    return sorted((name, file) for name, file in found if file.is_symlink() or not file.is_dir())
+
+
+def _digest(file: Path) -> str:
+    if not file.is_file():
+        return ""
+    with file.open("rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+def write_folder(
+    folder: str | Path, *, force: bool, fill: Callable[[Path], None], inputs: Iterable[str | Path] = ()
+) -> None:
     """Let ``fill`` write into a folder beside ``folder``, then put it in its place, all or nothing."""
-    target = Path(folder)
-    check_folder(target, force=force)
+    target, read = Path(folder), tuple(inputs)
+    check_folder(target, force=force, inputs=read)
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.parent / f".{target.name}.{os.getpid()}.tmp"
-    former = target.parent / f".{target.name}.{os.getpid()}.old"
-    shutil.rmtree(beside, ignore_errors=True)
+    # Names that nobody else has: what lies there already is somebody's.
+    beside = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
+    former = target.parent / f".{target.name}.{uuid.uuid4().hex}.old"
     beside.mkdir()
     try:
         fill(beside)
-        check_folder(target, force=force)
+        outputs = {name: _digest(file) for name, file in _files(beside)}
+        manifest = json.dumps({"schema_version": 1, "outputs": outputs}, indent=2, sort_keys=True)
+        (beside / MANIFEST).write_text(manifest + "\n", encoding="utf-8")
+        check_folder(target, force=force, inputs=read)
         if target.exists():
             target.rename(former)
         beside.rename(target)

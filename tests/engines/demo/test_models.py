@@ -140,6 +140,28 @@ def test_a_folder_that_holds_other_things_is_left_alone(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["thesis.txt"]
 
 
+@pytest.mark.parametrize(
+    "name", ["tasks/mine.jsonl", "recipes/mine.yaml", ".making/mine.txt", "manifest.json"]
+)
+def test_folders_that_only_have_the_names_of_the_demos_are_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('{"mine": 1}')
+    with pytest.raises(BadInputError, match="holds other things"):
+        prepare(tmp_path, small=True)
+    assert (tmp_path / name).read_text() == '{"mine": 1}'
+
+
+@pytest.mark.usefixtures("quick")
+def test_files_that_were_put_among_the_demos_are_kept_where_it_is_made_again(tmp_path: Path) -> None:
+    prepare(tmp_path, small=True)
+    mine = tmp_path / "tasks" / "mine.jsonl"
+    mine.write_text("mine")
+    prepare(tmp_path, small=True)
+    with pytest.raises(BadInputError, match=r"holds other things \(tasks/mine\.jsonl\)"):
+        prepare(tmp_path, small=True, seed=7)
+    assert mine.read_text() == "mine"
+
+
 def test_a_place_that_cannot_be_written_is_said_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInputError, match="cannot write the demo's models"):

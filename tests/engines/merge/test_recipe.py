@@ -156,6 +156,7 @@ def test_a_mapping_may_take_the_keys_of_another_over() -> None:
     [
         ("x" * 300, "no path is that long"),
         ("x/" * 5000, "no path is that long"),
+        ("x/" * 1500, "no path here has more than 200 folders in one another"),
         ("a\0b", "no path has such a character"),
         ("~nobody-of-that-name/x", "there is no model folder"),
         ("file://[x", "is not a file:///absolute/path URI"),

@@ -38,7 +38,7 @@ def get_letter(letter_id: LetterId, _: Reader, runtime: RuntimeDep) -> DeadLette
 
 
 @router.post("/dead-letters/{letter_id}/requeue", summary="Run it again")
-@answers(409)
+@answers(409, 429)
 def requeue(
     letter_id: LetterId, caller: LetterChanger, runtime: RuntimeDep, request: ReasonRequest | None = None
 ) -> DeadLetterView:

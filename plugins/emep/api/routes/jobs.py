@@ -218,7 +218,7 @@ def explain_job(job_id: JobId, _: Reader, runtime: RuntimeDep) -> Explanation:
 
 
 @router.post("/jobs/{job_id}/requeue", summary="Put a job back into the queue")
-@answers(409)
+@answers(409, 429)
 def requeue(
     job_id: JobId, caller: JobChanger, runtime: RuntimeDep, request: ReasonRequest | None = None
 ) -> JobView:

@@ -12,7 +12,15 @@ from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from emep.units import parse_duration, parse_memory
 
@@ -23,12 +31,28 @@ def _moment(value: Any) -> Any:
     return value
 
 
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def check_printable(text: str) -> str:
+    """A name or a note without line ends, control characters and marks that turn the direction of writing.
+
+    Names end up in logs, environments, metrics and on terminals, where such a character would begin a line of
+    its own or hide what stands there. Raises ValueError.
+    """
+    found = _CONTROL.search(text)
+    if found is not None:
+        raise ValueError(f"has the control character U+{ord(found[0]):04X}; use printable text")
+    return text
+
+
 # Bounds that every database can hold; nobody runs a job for a century or owns 4 EiB of memory.
 Duration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0, le=3.2e9)]
 Memory = Annotated[int, BeforeValidator(parse_memory), Field(ge=0, le=2**62)]
 Moment = Annotated[AwareDatetime, BeforeValidator(_moment), Field(strict=False)]
-Name = Annotated[str, Field(min_length=1, max_length=250)]
-Text = Annotated[str, Field(max_length=250)]
+Printable = AfterValidator(check_printable)
+Name = Annotated[str, Field(min_length=1, max_length=250), Printable]
+Text = Annotated[str, Field(max_length=250), Printable]
 Labels = Annotated[dict[Name, Text], Field(max_length=200)]
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 MAX_DEPTH = 100

@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from emep.api.schemas.base import Duration, JobState, Labels, Memory, Moment, Name, Request, Text
+from emep.api.schemas.base import (
+    Duration,
+    JobState,
+    Labels,
+    Memory,
+    Moment,
+    Name,
+    Printable,
+    Request,
+    Text,
+)
 
 MAX_SPEC_BYTES = 256 * 1024
 
@@ -88,8 +98,8 @@ class JobRequest(Request):
     trace_id: Text | None = None
     experiment_id: Text | None = None
     job_type: Text | None = None
-    idempotency_key: str | None = Field(default=None, min_length=1, max_length=500)
-    checkpoint_key: str | None = Field(default=None, min_length=1, max_length=500)
+    idempotency_key: Annotated[str, Printable] | None = Field(default=None, min_length=1, max_length=500)
+    checkpoint_key: Annotated[str, Printable] | None = Field(default=None, min_length=1, max_length=500)
     """Where checkpoints are kept: the task's key without the try, so that a retry resumes too."""
     airflow: AirflowTask | None = None
 
