@@ -77,7 +77,7 @@ def _release(task_instance: Any, reason: str) -> None:
     except Exception as error:
         log.debug("a task instance cannot be read: %s", error)
         return
-    _desk.put(0.0, lambda ledger: ledger.release_task(key, tries, reason, "airflow"))
+    _desk.put(0.0, lambda ledger: ledger.tasks.release(key, tries, reason, "airflow"))
 
 
 def _was_cleared(task_instance: Any) -> bool:
@@ -99,7 +99,7 @@ def _look_at_run(dag_run: Any) -> None:
         log.debug("a run cannot be read: %s", error)
         return
     for seconds in LOOKS:
-        _desk.put(seconds, lambda ledger: ledger.reconcile(run=run))
+        _desk.put(seconds, lambda ledger: ledger.tasks.reconcile(run=run))
 
 
 def settled(timeout: float = 30.0) -> bool:

@@ -100,7 +100,7 @@ def api(tmp_path: Path, token_of: Callable[[str], str]) -> Iterator[Api]:
     engine = sqlite_engine(str(tmp_path / "ledger.db"))
     bench = Bench(engine)
     runtime = Runtime.build(engine, make_settings(), lambda: bench.policy, time.time)
-    bench.database, bench.ledger = runtime.ledger.database, runtime.ledger
+    bench.database, bench.ledger = runtime.ledger.context.database, runtime.ledger
     app = create_app(runtime)
     root = FastAPI(lifespan=lifespan)
     root.mount("/emep", app)

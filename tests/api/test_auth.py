@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fastapi.routing import APIRoute
 
+from emep.ledger.burial import bury
 from emep.ledger.states import JobEvent
 from emep.ledger.tables import Job
 
@@ -103,7 +104,7 @@ def test_a_viewer_reads_everything_and_writes_nothing(api: Api) -> None:
     for method, path, body in writes:
         answer = api.call("viewer", method, path, json=body)
         assert answer.status_code == 403, f"{method} {path} answered {answer.status_code}"
-    assert api.bench.ledger.job(job["id"]).state.value in ("pending", "starting")
+    assert api.bench.ledger.jobs.get(job["id"]).state.value in ("pending", "starting")
 
 
 BODIES: dict[str, Any] = {
@@ -130,9 +131,9 @@ def a_dead_letter(api: Api, **fields: Any) -> str:
         job = tx.session.get(Job, job_id)
         tx.move_job(job, JobEvent.EXPIRED, ended_at=tx.now, reason_code="pending_ttl", reason="too long")
         tx.emit("expired", job=job, code="pending_ttl", reason="too long")
-        ledger.bury(tx, job, "pending_ttl", "too long")
+        bury(tx, job, "pending_ttl", "too long")
 
-    ledger.database.write(expire)
+    ledger.context.database.write(expire)
     return job_id
 
 
@@ -153,9 +154,9 @@ def test_a_viewer_may_call_no_route_that_writes(api: Api) -> None:
         )
         refused += 1
     assert refused > 12
-    assert api.bench.ledger.dead_letter(letter).state.value == "open"
-    assert not api.bench.ledger.nodes("n0")[0].drain
-    assert not api.bench.ledger.fair_share().overrides
+    assert api.bench.ledger.dead_letters.get(letter).state.value == "open"
+    assert not api.bench.ledger.nodes.views("n0")[0].drain
+    assert not api.bench.ledger.shares.fair_share().overrides
 
 
 @pytest.mark.parametrize(
@@ -279,6 +280,6 @@ def test_a_lease_token_for_what_can_be_no_allocation_is_refused_without_asking_t
     def asked(*_: object) -> None:
         raise ValueError("A string literal cannot contain NUL (0x00) characters.")  # as PostgreSQL's driver
 
-    monkeypatch.setattr(api.runtime.ledger, "check_lease", asked)
+    monkeypatch.setattr(api.runtime.ledger.allocations, "check_lease", asked)
     answer = api.call("emep-lease.x", "POST", f"/allocations/{name}/heartbeat", json={"epoch": 1})
     assert answer.status_code == 401, answer.text

@@ -140,9 +140,11 @@ def test_changes_made_by_another_api_server_wake_this_ones_watchers(api: Api) ->
 
     api.node()
     job = api.submit().json()
-    elsewhere = LedgerService(Database(api.bench.engine), lambda: api.bench.policy, api.bench.ledger.settings)
+    elsewhere = LedgerService(
+        Database(api.bench.engine), lambda: api.bench.policy, api.bench.ledger.context.settings
+    )
     cursor = api.call("viewer", "GET", "/jobs:changes").json()["cursor"]
-    timer = threading.Timer(0.5, elsewhere.cancel, [job["id"]], {"actor": "elsewhere"})
+    timer = threading.Timer(0.5, elsewhere.jobs.cancel, [job["id"]], {"actor": "elsewhere"})
     timer.start()
     states: list[str] = []
     while "cancelled" not in states:

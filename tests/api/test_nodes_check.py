@@ -61,13 +61,13 @@ def test_it_waits_for_the_first_finding(api: Api) -> None:
 def test_it_finds_by_itself_what_the_tick_has_not_found_yet(api: Api) -> None:
     """With a tick that comes once a minute and is stopped, only the check can have taken the lease back."""
     api.runtime.runner.stop()
-    api.runtime.ledger.settings = make_settings(tick_seconds=60.0)
+    api.runtime.ledger.context.settings = make_settings(tick_seconds=60.0)
     api.node()
     job = api.bench.submit()
     api.runtime.runner.planner.cycle()
     cursor = api.call("op", "POST", "/nodes:check").json()["cursor"]
-    real = api.runtime.ledger.database.clock
-    api.runtime.ledger.database.clock = lambda: real() + 200
+    real = api.runtime.ledger.context.database.clock
+    api.runtime.ledger.context.database.clock = lambda: real() + 200
     answer = api.call("op", "POST", f"/nodes:check?since={cursor}").json()
     requeued = [finding for finding in answer["findings"] if finding["event"] == "requeued"]
     assert [finding["job_id"] for finding in requeued] == [job.id]

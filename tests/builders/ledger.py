@@ -21,7 +21,7 @@ from emep.api.schemas import (
     StartOrder,
 )
 from emep.ledger.database import Database
-from emep.ledger.jobs import Submitter
+from emep.ledger.judging import Submitter
 from emep.ledger.planner import Cycle, Planner
 from emep.ledger.service import LedgerService
 from emep.ledger.tables import AllocationGpu, Base, Event, Job
@@ -93,7 +93,7 @@ class Bench:
         self.ledger = LedgerService(self.database, lambda: self.policy, settings or make_settings())
         self.planner = Planner(self.ledger, "test")
         self.database.prepare()
-        self.ledger.tick(just_started=True)
+        self.ledger.housekeeping.tick(just_started=True)
 
     # ---- the cluster -----------------------------------------------------------------------------------
 
@@ -107,20 +107,20 @@ class Bench:
             for i in range(gpus)
         ]
         fields = {"cpu": 32, "memory": "256Gi", **fields}
-        return self.ledger.register_node(NodeRequest(name=name, gpus=reports, **fields))
+        return self.ledger.nodes.register(NodeRequest(name=name, gpus=reports, **fields))
 
     def report(self, name: str, bad: tuple[int, ...] = (), missing: tuple[int, ...] = ()) -> NodeView:
         """The agent's ten-second report."""
-        indices = [gpu.index for gpu in self.ledger.nodes(name)[0].gpus if gpu.index not in missing]
-        return self.ledger.report_health(
+        indices = [gpu.index for gpu in self.ledger.nodes.views(name)[0].gpus if gpu.index not in missing]
+        return self.ledger.nodes.report_health(
             name, HealthReport(gpus=[GpuHealth(index=i, healthy=i not in bad) for i in indices])
         )
 
     def poll(self, name: str = "n0", *running: JobView) -> list[Any]:
         """One poll of the agent, with the allocations of these jobs listed as running."""
         listed = [RunningAllocation(allocation_id=job.allocation_id, epoch=job.epoch) for job in running]
-        self.ledger.check_in(name, listed)
-        return self.ledger.orders(name, listed)[0].orders
+        self.ledger.orders.check_in(name, listed)
+        return self.ledger.orders.due(name, listed)[0].orders
 
     # ---- jobs ------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class Bench:
         roles = fields.pop("roles", ())
         dag = fields.pop("trusted_dag", None)
         request = JobRequest(**{"spec": spec_for(fields), **fields})
-        return self.ledger.submit(request, Submitter(by, request.user or by, roles, dag))[0]
+        return self.ledger.submissions.submit(request, Submitter(by, request.user or by, roles, dag))[0]
 
     def plan(self) -> Cycle:
         """One cycle of the planner."""
@@ -139,15 +139,15 @@ class Bench:
 
     def job(self, job: JobView) -> JobView:
         """The job as it is now."""
-        return self.ledger.job(job.id)
+        return self.ledger.jobs.get(job.id)
 
     def beat(self, job: JobView, **fields: Any) -> Any:
         """A heartbeat of the job's present holder."""
-        return self.ledger.heartbeat(job.allocation_id, Heartbeat(epoch=job.epoch, **fields))
+        return self.ledger.allocations.heartbeat(job.allocation_id, Heartbeat(epoch=job.epoch, **fields))
 
     def complete(self, job: JobView, exit_code: int = 0, **fields: Any) -> JobView:
         """The job's present holder completes."""
-        return self.ledger.complete(
+        return self.ledger.allocations.complete(
             job.allocation_id, Completion(epoch=job.epoch, exit_code=exit_code, **fields)
         )
 
@@ -188,7 +188,7 @@ class Bench:
                 self.report(name)
             for job in jobs:
                 self.beat(job)
-            self.ledger.tick()
+            self.ledger.housekeeping.tick()
 
 
 def holders(bench: Bench) -> dict[tuple[str, int], str]:

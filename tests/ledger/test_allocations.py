@@ -29,10 +29,10 @@ def test_the_token_of_the_order_opens_that_allocation_only(bench: Bench) -> None
     bench.plan()
     orders = {order.job_id: order for order in bench.poll("n0")}
     token = orders[first.id].lease_token
-    bench.ledger.check_lease(orders[first.id].allocation_id, token)
+    bench.ledger.allocations.check_lease(orders[first.id].allocation_id, token)
     for allocation in (orders[second.id].allocation_id, "nosuch-1"):
         with pytest.raises(NotAuthenticatedError):
-            bench.ledger.check_lease(allocation, token)
+            bench.ledger.allocations.check_lease(allocation, token)
     again = {order.job_id: order for order in bench.poll("n0")}
     assert again[first.id].lease_token == token
 
@@ -41,11 +41,11 @@ def test_a_heartbeat_of_another_epoch_is_told_to_abort(bench: Bench) -> None:
     bench.node()
     job = bench.running()
     with pytest.raises(StaleEpochError) as refused:
-        bench.ledger.heartbeat(job.allocation_id, Heartbeat(epoch=job.epoch + 1))
+        bench.ledger.allocations.heartbeat(job.allocation_id, Heartbeat(epoch=job.epoch + 1))
     assert refused.value.status == 409
     assert refused.value.extra["directive"] == "abort"
     with pytest.raises(NotFoundError):
-        bench.ledger.heartbeat("nosuch-1", Heartbeat(epoch=1))
+        bench.ledger.allocations.heartbeat("nosuch-1", Heartbeat(epoch=1))
 
 
 def test_a_checkpoint_is_remembered_on_the_job(bench: Bench) -> None:
@@ -55,7 +55,7 @@ def test_a_checkpoint_is_remembered_on_the_job(bench: Bench) -> None:
     bench.beat(job, checkpoint=checkpoint, progress={"done": 3, "total": 9})
     bench.beat(job, checkpoint=checkpoint)
     assert bench.job(job).last_checkpoint == checkpoint
-    assert bench.ledger.allocation(job.allocation_id).progress == {"done": 3, "total": 9}
+    assert bench.ledger.allocations.get(job.allocation_id).progress == {"done": 3, "total": 9}
     assert [name for name, _ in events(bench, job)].count("checkpointed") == 1
 
 
@@ -90,7 +90,7 @@ def test_completing_twice_is_answered_the_same(bench: Bench) -> None:
     with pytest.raises(ConflictError, match="exit code 0"):
         bench.complete(job, 1)
     with pytest.raises(StaleEpochError):
-        bench.ledger.complete(job.allocation_id, Completion(epoch=9, exit_code=0))
+        bench.ledger.allocations.complete(job.allocation_id, Completion(epoch=9, exit_code=0))
 
 
 def test_a_job_may_be_over_before_its_first_heartbeat(bench: Bench) -> None:

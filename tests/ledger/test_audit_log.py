@@ -21,7 +21,7 @@ def test_decisions_are_logged_with_what_follows_a_job_through_every_log(
     bench.node()
     with caplog.at_level(logging.INFO, logger="emep.audit"):
         job = bench.running(trace_id="t-1", experiment_id="e-1")
-        bench.ledger.cancel(job.id, actor="alice", reason="enough")
+        bench.ledger.jobs.cancel(job.id, actor="alice", reason="enough")
     lines = [record.getMessage() for record in caplog.records if record.name == "emep.audit"]
     granted = next(text for text in lines if text.startswith("granted "))
     assert f"job={job.id}" in granted
@@ -37,7 +37,7 @@ def test_what_was_rolled_back_is_not_logged(bench: Bench, caplog: pytest.LogCapt
     bench.complete(job)
     caplog.clear()
     with caplog.at_level(logging.DEBUG, logger="emep.audit"), pytest.raises(ConflictError):
-        bench.ledger.cancel(job.id, actor="alice")
+        bench.ledger.jobs.cancel(job.id, actor="alice")
     assert not [record for record in caplog.records if record.name == "emep.audit"]
 
 
@@ -60,10 +60,10 @@ def test_many_events_at_once_are_kept_as_single_ones_are(bench: Bench) -> None:
 
         return emit
 
-    bench.ledger.database.write(work(1))
-    bench.ledger.database.write(work(2 * MANY_EVENTS))
+    bench.ledger.context.database.write(work(1))
+    bench.ledger.context.database.write(work(2 * MANY_EVENTS))
     columns = ("time", "event", "actor", "job_id", "allocation_id", "epoch", "reason_code", "reason", "data")
-    with bench.ledger.database.read() as session:
+    with bench.ledger.context.database.read() as session:
         kept = list(session.scalars(select(Event).where(Event.event == "looked_at").order_by(Event.id)))
     assert [event.node for event in kept] == ["n0", *(f"n{number}" for number in range(2 * MANY_EVENTS))]
     assert [event.id for event in kept] == list(range(kept[0].id, kept[0].id + len(kept)))

@@ -13,7 +13,7 @@ from tests.builders.ledger import Bench, events, spec_for
 
 from emep.api.schemas import JobRequest, JobState
 from emep.exceptions import EmepError, InvalidError, RejectedJobError
-from emep.ledger.jobs import Submitter
+from emep.ledger.judging import Submitter
 from emep.ledger.tables import Event, Job
 
 ALICE = Submitter("alice", "alice")
@@ -45,7 +45,7 @@ def statements(bench: Bench) -> Iterator[list[str]]:
 
 def test_a_batch_keeps_order_and_every_job_is_in_the_audit(bench: Bench) -> None:
     bench.node()
-    outcomes = bench.ledger.submit_batch([asked(trace_id=f"t-{number}") for number in range(50)])
+    outcomes = bench.ledger.submissions.submit_batch([asked(trace_id=f"t-{number}") for number in range(50)])
     views = [outcome[0] for outcome in outcomes if not isinstance(outcome, EmepError)]
     assert [view.trace_id for view in views] == [f"t-{number}" for number in range(50)]
     assert [view.id for view in views] == sorted(view.id for view in views)
@@ -59,7 +59,7 @@ def test_a_batch_keeps_order_and_every_job_is_in_the_audit(bench: Bench) -> None
 
 def test_one_that_is_refused_keeps_none_of_the_others_out(bench: Bench) -> None:
     bench.node(gpus=2)
-    outcomes = bench.ledger.submit_batch(
+    outcomes = bench.ledger.submissions.submit_batch(
         [
             asked(),
             asked(gpu_count=9),
@@ -76,14 +76,14 @@ def test_one_that_is_refused_keeps_none_of_the_others_out(bench: Bench) -> None:
     assert outcomes[6][0].gpu_count == 2  # type: ignore[index]
     assert count(bench) == 4, "the rejected one is kept, as alone"
     rejected = outcomes[1].extra["job"]["id"]  # type: ignore[union-attr]
-    assert bench.ledger.job(rejected).state is JobState.REJECTED
+    assert bench.ledger.jobs.get(rejected).state is JobState.REJECTED
 
 
 def test_the_same_batch_again_is_the_same_jobs(bench: Bench) -> None:
     bench.node()
     batch = [asked(idempotency_key=f"k{number}") for number in range(900)]
-    first = bench.ledger.submit_batch(batch)
-    again = bench.ledger.submit_batch(batch)
+    first = bench.ledger.submissions.submit_batch(batch)
+    again = bench.ledger.submissions.submit_batch(batch)
     assert [one[0].id for one in first] == [one[0].id for one in again]  # type: ignore[index]
     assert not any(one[1] for one in again)  # type: ignore[index]
     assert count(bench) == 900
@@ -96,7 +96,7 @@ def test_batches_that_race_with_the_same_keys_make_each_job_once(bench: Bench) -
 
     def submit(_: int) -> list[str]:
         begin.wait()
-        return [one[0].id for one in bench.ledger.submit_batch(batch)]  # type: ignore[index]
+        return [one[0].id for one in bench.ledger.submissions.submit_batch(batch)]  # type: ignore[index]
 
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(submit, range(4)))
@@ -113,7 +113,7 @@ def test_a_submission_is_a_handful_of_statements_and_a_batch_hardly_more(bench: 
     assert len(single) <= 5, single
     assert not any("emep_node" in one for one in single), "nodes are not read for every job"
     with statements(bench) as batch:
-        bench.ledger.submit_batch([asked(idempotency_key=f"k{number}") for number in range(300)])
+        bench.ledger.submissions.submit_batch([asked(idempotency_key=f"k{number}") for number in range(300)])
     assert len(batch) <= 10, batch
 
 
@@ -123,11 +123,11 @@ def test_nodes_that_come_make_a_job_possible_at_once(bench: Bench) -> None:
     bench.node("n0", gpus=1)
     bench.submit()
     # Another API server has taken the new node in: this one's copy is out of date.
-    other = LedgerService(bench.database, lambda: bench.policy, bench.ledger.settings)
+    other = LedgerService(bench.database, lambda: bench.policy, bench.ledger.context.settings)
     from emep.api.schemas import GpuReport, NodeRequest
 
     gpus = [GpuReport(index=i, uuid=f"G{i}", gpu_type="H100", gpu_memory="80Gi") for i in range(4)]
-    other.register_node(NodeRequest(name="n1", gpus=gpus, cpu=32, memory="256Gi"))
+    other.nodes.register(NodeRequest(name="n1", gpus=gpus, cpu=32, memory="256Gi"))
     assert bench.submit(gpu_count=4).state is JobState.PENDING
 
 
@@ -135,7 +135,7 @@ def test_events_of_a_job_carry_its_trace_experiment_and_type(bench: Bench) -> No
     bench.node()
     job = bench.running(trace_id="t-1", experiment_id="e-1", job_type="tuning")
     bench.beat(job, checkpoint={"step": 1})
-    bench.ledger.cancel(job.id, actor="alice")
+    bench.ledger.jobs.cancel(job.id, actor="alice")
     bench.complete(job, exit_code=75)
     labels = {"trace_id": "t-1", "experiment_id": "e-1", "job_type": "tuning"}
     with bench.database.read() as session:

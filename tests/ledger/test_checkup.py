@@ -46,13 +46,13 @@ def test_drains_and_resumes_are_findings_and_drained_gpus_are_counted_as_such(be
     bench.node(gpus=2)
     cursor = check_up(bench.ledger, None).cursor
     job = bench.running()
-    bench.ledger.drain("n0", None, actor="op", reason="cables", now=False)
+    bench.ledger.drains.drain("n0", None, actor="op", reason="cables", now=False)
     checkup = check_up(bench.ledger, cursor)
     assert found(checkup) == [("node_drained", "")]
     assert (checkup.findings[0].actor, checkup.findings[0].reason) == ("op", "cables")
     assert checkup.gpus == {"default": {"draining": 1, "drained": 1}}
     bench.complete(bench.job(job))
-    bench.ledger.resume("n0", None, actor="op", reason="")
+    bench.ledger.drains.resume("n0", None, actor="op", reason="")
     after = check_up(bench.ledger, checkup.cursor)
     assert found(after) == [("node_resumed", "")]
     assert after.gpus == {"default": {"healthy": 2}}
@@ -64,7 +64,7 @@ def test_a_silent_node_is_named_and_its_leases_are_taken_back(bench: Bench) -> N
     cursor = check_up(bench.ledger, None).cursor
     for _ in range(7):
         bench.clock.advance(10)
-        bench.ledger.tick()
+        bench.ledger.housekeeping.tick()
     checkup = check_up(bench.ledger, cursor)
     assert checkup.silent_nodes == ["n0"]
     assert ("allocation_lost", "lease_expired") in found(checkup)

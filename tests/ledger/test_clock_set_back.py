@@ -17,7 +17,7 @@ def test_a_lease_whose_holder_is_dead_runs_out_within_a_minute(bench: Bench) -> 
     bench.node()
     job = bench.running()
     bench.clock.advance(-HOUR)
-    bench.ledger.tick()
+    bench.ledger.housekeeping.tick()
 
     bench.quiet(80)
 
@@ -28,9 +28,9 @@ def test_a_lease_whose_holder_is_dead_runs_out_within_a_minute(bench: Bench) -> 
 def test_what_was_told_to_yield_is_killed_after_its_grace(bench: Bench) -> None:
     bench.node()
     job = bench.running()
-    bench.ledger.cancel(job.id, actor="alice")
+    bench.ledger.jobs.cancel(job.id, actor="alice")
     bench.clock.advance(-HOUR)
-    bench.ledger.tick()
+    bench.ledger.housekeeping.tick()
 
     bench.clock.advance(bench.policy.preemption.grace_period + 1)
 
@@ -66,9 +66,9 @@ def test_servers_whose_clocks_differ_by_seconds_do_not_keep_dead_leases_alive(be
     for _ in range(45):
         bench.clock.advance(4)
         bench.report("n0")
-        bench.ledger.tick()
+        bench.ledger.housekeeping.tick()
         bench.clock.advance(-2)  # the other server
-        bench.ledger.tick()
+        bench.ledger.housekeeping.tick()
 
     assert bench.job(job).state is not JobState.RUNNING
     assert [name for name, _ in events(bench)].count("control_plane_back") == 1

@@ -18,7 +18,7 @@ from emep.scheduling.plan import plan
 
 
 def states(bench: Bench, name: str = "n0") -> list[str]:
-    return [gpu.state for gpu in bench.ledger.nodes(name)[0].gpus]
+    return [gpu.state for gpu in bench.ledger.nodes.views(name)[0].gpus]
 
 
 def waits(bench: Bench, job: JobView) -> bool:
@@ -32,7 +32,7 @@ def waits(bench: Bench, job: JobView) -> bool:
 def test_a_drained_node_finishes_what_runs_and_takes_nothing_more_until_it_is_resumed(bench: Bench) -> None:
     bench.node(gpus=2)
     job = bench.running()
-    node = bench.ledger.drain("n0", reason="new fans", actor="op")
+    node = bench.ledger.drains.drain("n0", reason="new fans", actor="op")
     assert (node.state, node.drain, node.drain_reason) == ("draining", True, "new fans")
     assert states(bench) == ["draining", "drained"]
     assert node.gpus[1].state_reason == "its node is drained: new fans"
@@ -41,8 +41,8 @@ def test_a_drained_node_finishes_what_runs_and_takes_nothing_more_until_it_is_re
     assert waits(bench, other)
     bench.complete(job)
     assert waits(bench, other)
-    assert (bench.ledger.nodes("n0")[0].state, states(bench)) == ("drained", ["drained", "drained"])
-    assert bench.ledger.resume("n0", actor="op").state == "up"
+    assert (bench.ledger.nodes.views("n0")[0].state, states(bench)) == ("drained", ["drained", "drained"])
+    assert bench.ledger.drains.resume("n0", actor="op").state == "up"
     assert not waits(bench, other)
     with bench.database.read() as session:
         seen = session.scalars(select(Event).where(Event.event.in_(["node_drained", "node_resumed"])))
@@ -54,7 +54,7 @@ def test_a_drained_node_finishes_what_runs_and_takes_nothing_more_until_it_is_re
 
 def test_a_drained_gpu_is_passed_over_and_the_others_are_not(bench: Bench) -> None:
     bench.node(gpus=2)
-    node = bench.ledger.drain("n0", 0, reason="noisy", actor="op")
+    node = bench.ledger.drains.drain("n0", 0, reason="noisy", actor="op")
     assert [(gpu.state, gpu.drain, gpu.state_reason) for gpu in node.gpus] == [
         ("drained", True, "noisy"),
         ("healthy", False, ""),
@@ -64,37 +64,37 @@ def test_a_drained_gpu_is_passed_over_and_the_others_are_not(bench: Bench) -> No
     assert [index for _, index in holders(bench)] == [1]
     second = bench.submit()
     assert waits(bench, second)
-    bench.ledger.resume("n0", 0, actor="op")
+    bench.ledger.drains.resume("n0", 0, actor="op")
     assert not waits(bench, second)
 
 
 def test_node_and_gpu_are_drained_and_resumed_each_by_itself(bench: Bench) -> None:
     bench.node(gpus=2)
-    bench.ledger.drain("n0", 1, actor="op")
-    bench.ledger.drain("n0", actor="op")
+    bench.ledger.drains.drain("n0", 1, actor="op")
+    bench.ledger.drains.drain("n0", actor="op")
     assert states(bench) == ["drained", "drained"]
-    bench.ledger.resume("n0", actor="op")
+    bench.ledger.drains.resume("n0", actor="op")
     assert states(bench) == ["healthy", "drained"]
-    bench.ledger.drain("n0", actor="op")
-    bench.ledger.resume("n0", 1, actor="op")
+    bench.ledger.drains.drain("n0", actor="op")
+    bench.ledger.drains.resume("n0", 1, actor="op")
     assert states(bench) == ["drained", "drained"]
 
 
 def test_a_drained_gpu_that_is_reported_bad_is_unhealthy_first(bench: Bench) -> None:
     bench.node(gpus=1)
-    bench.ledger.drain("n0", 0, actor="op")
+    bench.ledger.drains.drain("n0", 0, actor="op")
     for _ in range(bench.policy.health.failed_checks):
         bench.report("n0", bad=(0,))
-    (gpu,) = bench.ledger.nodes("n0")[0].gpus
+    (gpu,) = bench.ledger.nodes.views("n0")[0].gpus
     assert (gpu.state, gpu.drain) == ("unhealthy", True)
 
 
 def test_a_cpu_job_is_work_on_a_node_too(bench: Bench) -> None:
     bench.node(gpus=1)
     job = bench.running(gpu_count=0)
-    assert bench.ledger.drain("n0", actor="op").state == "draining"
+    assert bench.ledger.drains.drain("n0", actor="op").state == "draining"
     bench.complete(job)
-    assert bench.ledger.nodes("n0")[0].state == "drained"
+    assert bench.ledger.nodes.views("n0")[0].state == "drained"
     other = bench.submit(gpu_count=0)
     assert waits(bench, other)
 
@@ -102,10 +102,10 @@ def test_a_cpu_job_is_work_on_a_node_too(bench: Bench) -> None:
 def test_the_same_drain_again_says_nothing_new(bench: Bench) -> None:
     bench.node()
     for reason in ("fans", "fans", "", "new disk"):
-        node = bench.ledger.drain("n0", reason=reason, actor="op")
+        node = bench.ledger.drains.drain("n0", reason=reason, actor="op")
     assert node.drain_reason == "new disk"
-    bench.ledger.resume("n0", actor="op")
-    bench.ledger.resume("n0", actor="op")
+    bench.ledger.drains.resume("n0", actor="op")
+    bench.ledger.drains.resume("n0", actor="op")
     with bench.database.read() as session:
         seen = session.scalars(select(Event.event).where(Event.node == "n0", Event.actor == "op")).all()
     assert seen == ["node_drained", "node_drained", "node_resumed"]
@@ -113,7 +113,7 @@ def test_the_same_drain_again_says_nothing_new(bench: Bench) -> None:
 
 def test_unknown_nodes_and_gpus_are_named(bench: Bench) -> None:
     bench.node()
-    for call in (bench.ledger.drain, bench.ledger.resume):
+    for call in (bench.ledger.drains.drain, bench.ledger.drains.resume):
         with pytest.raises(NotFoundError, match="no node 'n9'"):
             call("n9", actor="op")
         with pytest.raises(NotFoundError, match="no GPU 7"):
@@ -130,7 +130,7 @@ def test_now_means_that_what_runs_leaves_and_keeps_its_place(bench: Bench) -> No
     other = bench.submit(gpu_count=2)
     bench.clock.advance(10)
     (gpu,) = [gpu.index for gpu in bench.job(goes).gpus]
-    bench.ledger.drain("n0", gpu, now=True, reason="noisy", actor="op")
+    bench.ledger.drains.drain("n0", gpu, now=True, reason="noisy", actor="op")
     assert bench.beat(stays).directive is Directive.CONTINUE
     assert bench.beat(goes).directive is Directive.CHECKPOINT_AND_EXIT
     assert bench.job(goes).reason == f"GPU n0:{gpu} is drained: noisy"
@@ -146,7 +146,7 @@ def test_now_takes_back_what_has_not_reported_yet(bench: Bench) -> None:
     bench.node(gpus=1)
     job = bench.submit()
     bench.plan()
-    bench.ledger.drain("n0", now=True, actor="op")
+    bench.ledger.drains.drain("n0", now=True, actor="op")
     assert bench.job(job).state is JobState.PENDING
     assert states(bench) == ["draining"], "until its agent says that nothing runs there"
     bench.poll("n0")
@@ -161,18 +161,18 @@ def test_a_gang_leaves_when_one_of_its_nodes_is_drained(bench: Bench) -> None:
     bench.plan()
     job = bench.job(job)
     bench.beat(job)
-    bench.ledger.drain("n1", now=True, actor="op")
+    bench.ledger.drains.drain("n1", now=True, actor="op")
     assert bench.job(job).state is JobState.YIELDING
 
 
 def test_a_drain_may_become_urgent_later(bench: Bench) -> None:
     bench.node()
     job = bench.running()
-    bench.ledger.drain("n0", actor="op")
+    bench.ledger.drains.drain("n0", actor="op")
     assert bench.job(job).state is JobState.RUNNING
-    bench.ledger.drain("n0", now=True, actor="op")
+    bench.ledger.drains.drain("n0", now=True, actor="op")
     assert bench.job(job).state is JobState.YIELDING
-    bench.ledger.drain("n0", now=True, actor="op")
+    bench.ledger.drains.drain("n0", now=True, actor="op")
     assert bench.complete(job, exit_code=137).state is JobState.PENDING
 
 
@@ -184,7 +184,7 @@ def test_a_drain_between_plan_and_commit_is_honoured(bench: Bench, gpu: int | No
     def drained_meanwhile(snapshot: Snapshot, policy: Policy, now: float) -> Plan:
         decisions = plan(snapshot, policy, now)
         assert decisions.starts
-        bench.ledger.drain("n0", gpu, now=True, actor="op")
+        bench.ledger.drains.drain("n0", gpu, now=True, actor="op")
         return decisions
 
     Planner(bench.ledger, "slow", drained_meanwhile).cycle()
@@ -199,7 +199,7 @@ def test_no_grant_slips_past_a_drain_that_races_with_the_planner(bench: Bench) -
 
     def drain() -> None:
         begin.wait()
-        bench.ledger.drain("n0", now=True, actor="op")
+        bench.ledger.drains.drain("n0", now=True, actor="op")
 
     thread = threading.Thread(target=drain)
     thread.start()
@@ -216,26 +216,26 @@ def test_no_grant_slips_past_a_drain_that_races_with_the_planner(bench: Bench) -
 
 def test_a_drain_outlives_a_restart_of_the_agent_and_an_exchanged_gpu(bench: Bench) -> None:
     bench.node(gpus=2)
-    bench.ledger.drain("n0", 1, reason="noisy", actor="op")
-    bench.ledger.drain("n0", reason="fans", actor="op")
+    bench.ledger.drains.drain("n0", 1, reason="noisy", actor="op")
+    bench.ledger.drains.drain("n0", reason="fans", actor="op")
     bench.node(gpus=2)
-    node = bench.ledger.nodes("n0")[0]
+    node = bench.ledger.nodes.views("n0")[0]
     assert (node.drain, node.drain_reason, node.gpus[1].drain) == (True, "fans", True)
     from emep.api.schemas import GpuReport, NodeRequest
 
     fresh = [GpuReport(index=1, uuid="GPU-new", gpu_type="H100", gpu_memory="80Gi")]
-    bench.ledger.register_node(NodeRequest(name="n0", gpus=fresh))
-    (gpu,) = bench.ledger.nodes("n0")[0].gpus
+    bench.ledger.nodes.register(NodeRequest(name="n0", gpus=fresh))
+    (gpu,) = bench.ledger.nodes.views("n0")[0].gpus
     assert (gpu.uuid, gpu.drain) == ("GPU-new", True)
 
 
 def test_what_an_operator_sets_counts_over_what_the_agent_says(bench: Bench) -> None:
     bench.node(labels={"zone": "a"})
-    node = bench.ledger.patch_node("n0", NodePatch(labels={"zone": "b"}, rack="r9"), actor="op")
+    node = bench.ledger.drains.patch_node("n0", NodePatch(labels={"zone": "b"}, rack="r9"), actor="op")
     assert (node.labels, node.rack, node.set_by_operator) == ({"zone": "b"}, "r9", ["labels", "rack"])
     node = bench.node(labels={"zone": "c"}, rack="r1", block="b1")
     assert (node.labels, node.rack, node.block) == ({"zone": "b"}, "r9", "b1")
-    node = bench.ledger.patch_node("n0", NodePatch(labels=None), actor="op")
+    node = bench.ledger.drains.patch_node("n0", NodePatch(labels=None), actor="op")
     assert (node.labels, node.rack, node.set_by_operator) == ({"zone": "c"}, "r9", ["rack"])
     with bench.database.read() as session:
         event = session.scalars(select(Event).where(Event.event == "node_changed")).first()
@@ -247,27 +247,27 @@ def test_what_can_never_run_is_judged_by_the_new_description_at_once(bench: Benc
     wanted = {"topology": {"affinity": {"zone": "z"}}}
     with pytest.raises(RejectedJobError):
         bench.submit(**wanted)
-    bench.ledger.patch_node("n0", NodePatch(labels={"zone": "z"}), actor="op")
+    bench.ledger.drains.patch_node("n0", NodePatch(labels={"zone": "z"}), actor="op")
     bench.plan()
     job = bench.submit(**wanted)
     assert not waits(bench, job)
-    bench.ledger.patch_node("n0", NodePatch(pool="elsewhere"), actor="op")
+    bench.ledger.drains.patch_node("n0", NodePatch(pool="elsewhere"), actor="op")
     assert waits(bench, bench.submit())
 
 
 def test_a_patch_of_nothing_is_refused(bench: Bench) -> None:
     bench.node()
     with pytest.raises(InvalidError, match="at least one field"):
-        bench.ledger.patch_node("n0", NodePatch(reason="why not"), actor="op")
+        bench.ledger.drains.patch_node("n0", NodePatch(reason="why not"), actor="op")
     with pytest.raises(NotFoundError):
-        bench.ledger.patch_node("n9", NodePatch(rack="r"), actor="op")
+        bench.ledger.drains.patch_node("n9", NodePatch(rack="r"), actor="op")
 
 
 def test_nodes_are_listed_in_pages(bench: Bench) -> None:
     for number in (3, 1, 2, 0):
         bench.node(f"n{number}", gpus=1)
-    first = bench.ledger.node_page(limit=3)
+    first = bench.ledger.nodes.page(limit=3)
     assert ([node.name for node in first.items], first.total, first.next) == (["n0", "n1", "n2"], 4, "n2")
     assert [len(node.gpus) for node in first.items] == [1, 1, 1]
-    second = bench.ledger.node_page(first.next, 3)
+    second = bench.ledger.nodes.page(first.next, 3)
     assert ([node.name for node in second.items], second.next) == (["n3"], None)

@@ -125,7 +125,9 @@ def tell(bench: Bench, job: JobView, cause: YieldCause) -> None:
 
     def work(tx):
         found = get_job(tx.session, job.id, lock=True)
-        bench.ledger.tell_to_yield(tx, found, current_allocation(tx.session, found, lock=True), cause, "why")
+        bench.ledger.lifecycle.tell_to_yield(
+            tx, found, current_allocation(tx.session, found, lock=True), cause, "why"
+        )
 
     bench.database.write(work)
 
@@ -254,7 +256,7 @@ def with_cause(bench: Bench, job: JobView, cause: YieldCause) -> None:
 
         stored = get_job(tx.session, job.id, lock=True)
         allocation = get_allocation(tx.session, job.allocation_id, lock=True)
-        bench.ledger.tell_to_yield(tx, stored, allocation, cause, f"told: {cause.value}")
+        bench.ledger.lifecycle.tell_to_yield(tx, stored, allocation, cause, f"told: {cause.value}")
 
     bench.database.write(work)
 

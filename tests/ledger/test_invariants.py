@@ -72,7 +72,7 @@ class LedgerMachine(RuleBasedStateMachine):
         job_id = self.some_job(data)
         if job_id is not None:
             with contextlib.suppress(EmepError):
-                self.bench.ledger.cancel(job_id, actor="alice")
+                self.bench.ledger.jobs.cancel(job_id, actor="alice")
 
     # ---- the scheduler -----------------------------------------------------------------------------------
 
@@ -98,11 +98,11 @@ class LedgerMachine(RuleBasedStateMachine):
             for allocation in sorted(self.really_running[name]):
                 with contextlib.suppress(EmepError):
                     epoch = int(allocation.rsplit("-", 1)[1])
-                    self.bench.ledger.heartbeat(allocation, Heartbeat(epoch=epoch))
+                    self.bench.ledger.allocations.heartbeat(allocation, Heartbeat(epoch=epoch))
 
     @rule()
     def restart_the_server(self) -> None:
-        self.bench.ledger.tick(just_started=True)
+        self.bench.ledger.housekeeping.tick(just_started=True)
 
     # ---- agents ------------------------------------------------------------------------------------------
 
@@ -116,8 +116,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 for allocation in sorted(self.really_running[name])
             ]
 
-        self.bench.ledger.check_in(name, running())
-        for order in self.bench.ledger.orders(name, running())[0].orders:
+        self.bench.ledger.orders.check_in(name, running())
+        for order in self.bench.ledger.orders.due(name, running())[0].orders:
             if isinstance(order, StartOrder):
                 self.start(name, order)
             elif obeys:
@@ -155,7 +155,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if allocation is not None:
             epoch = allocation.epoch + (1 if stale else 0)
             with contextlib.suppress(EmepError):
-                self.bench.ledger.heartbeat(allocation.id, Heartbeat(epoch=epoch))
+                self.bench.ledger.allocations.heartbeat(allocation.id, Heartbeat(epoch=epoch))
                 assert not stale
 
     @rule(data=st.data(), exit_code=st.sampled_from([0, 0, 1, 65, 75, 137]))
@@ -164,13 +164,15 @@ class LedgerMachine(RuleBasedStateMachine):
         if allocation is None:
             return
         was_over = allocation.state not in LIVE
-        before = self.bench.ledger.job(allocation.job_id)
+        before = self.bench.ledger.jobs.get(allocation.job_id)
         with contextlib.suppress(EmepError):
-            self.bench.ledger.complete(allocation.id, Completion(epoch=allocation.epoch, exit_code=exit_code))
+            self.bench.ledger.allocations.complete(
+                allocation.id, Completion(epoch=allocation.epoch, exit_code=exit_code)
+            )
         for name in NODES:
             self.really_running[name].discard(allocation.id)
         if was_over:
-            assert self.bench.ledger.job(allocation.job_id) == before, "an old epoch has changed a job"
+            assert self.bench.ledger.jobs.get(allocation.job_id) == before, "an old epoch has changed a job"
 
     # ---- helpers -----------------------------------------------------------------------------------------
 

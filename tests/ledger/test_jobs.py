@@ -11,7 +11,7 @@ from tests.builders.ledger import SPEC, Bench
 
 from emep.api.schemas import JobRequest, JobState
 from emep.exceptions import ConflictError, InvalidError, NotFoundError, RejectedJobError
-from emep.ledger.jobs import Submitter
+from emep.ledger.judging import Submitter
 from emep.ledger.tables import Event, Job
 from emep.policy import parse_policy
 
@@ -31,8 +31,8 @@ def test_a_submitted_job_is_pending_and_in_the_audit(bench: Bench) -> None:
 def test_a_repeated_key_returns_the_first_job(bench: Bench) -> None:
     bench.node()
     request = JobRequest(spec=SPEC, idempotency_key="k")
-    first, is_new = bench.ledger.submit(request, ALICE)
-    again, is_new_again = bench.ledger.submit(request, ALICE)
+    first, is_new = bench.ledger.submissions.submit(request, ALICE)
+    again, is_new_again = bench.ledger.submissions.submit(request, ALICE)
     assert (is_new, is_new_again) == (True, False)
     assert again.id == first.id
 
@@ -41,8 +41,8 @@ def test_keys_belong_to_whoever_submits(bench: Bench) -> None:
     bench.node()
     request = JobRequest(spec=SPEC, idempotency_key="k")
     assert (
-        bench.ledger.submit(request, ALICE)[0].id
-        != bench.ledger.submit(request, Submitter("bob", "bob"))[0].id
+        bench.ledger.submissions.submit(request, ALICE)[0].id
+        != bench.ledger.submissions.submit(request, Submitter("bob", "bob"))[0].id
     )
 
 
@@ -52,7 +52,7 @@ def test_racing_submissions_with_one_key_make_one_job(bench: Bench) -> None:
 
     def submit(_: int) -> tuple[str, bool]:
         barrier.wait()
-        view, is_new = bench.ledger.submit(JobRequest(spec=SPEC, idempotency_key="same"), ALICE)
+        view, is_new = bench.ledger.submissions.submit(JobRequest(spec=SPEC, idempotency_key="same"), ALICE)
         return view.id, is_new
 
     with ThreadPoolExecutor(8) as pool:
@@ -82,7 +82,7 @@ def test_a_job_that_can_never_run_is_refused_at_once_and_kept(
     bench.node("n1", gpus=4)
     with pytest.raises(RejectedJobError, match=words) as refused:
         bench.submit(idempotency_key="k", **fields)
-    kept = bench.ledger.job(refused.value.extra["job"]["id"])
+    kept = bench.ledger.jobs.get(refused.value.extra["job"]["id"])
     assert (kept.state, kept.reason) == (JobState.REJECTED, refused.value.message)
     assert kept.ended_at is not None
     with pytest.raises(RejectedJobError, match=words):
@@ -136,8 +136,10 @@ def test_an_agents_job_needs_a_spec_with_an_engine(bench: Bench, spec: dict[str,
 def test_cancelling_a_waiting_job_ends_it_and_is_idempotent(bench: Bench) -> None:
     bench.node()
     job = bench.submit()
-    assert bench.ledger.cancel(job.id, actor="alice", reason="changed my mind").state is JobState.CANCELLED
-    again = bench.ledger.cancel(job.id, actor="alice")
+    assert (
+        bench.ledger.jobs.cancel(job.id, actor="alice", reason="changed my mind").state is JobState.CANCELLED
+    )
+    again = bench.ledger.jobs.cancel(job.id, actor="alice")
     assert (again.state, again.reason) == (JobState.CANCELLED, "changed my mind")
     bench.plan()
     assert bench.job(job).state is JobState.CANCELLED
@@ -146,16 +148,16 @@ def test_cancelling_a_waiting_job_ends_it_and_is_idempotent(bench: Bench) -> Non
 def test_cancelling_running_work_tells_it_to_checkpoint_first(bench: Bench) -> None:
     bench.node()
     job = bench.running()
-    assert bench.ledger.cancel(job.id, actor="alice").state is JobState.YIELDING
+    assert bench.ledger.jobs.cancel(job.id, actor="alice").state is JobState.YIELDING
     assert bench.beat(job).directive.value == "checkpoint_and_exit"
-    assert bench.ledger.cancel(job.id, actor="alice").state is JobState.YIELDING
+    assert bench.ledger.jobs.cancel(job.id, actor="alice").state is JobState.YIELDING
     assert bench.complete(job, 75).state is JobState.CANCELLED
 
 
 def test_work_that_finishes_while_being_cancelled_has_completed(bench: Bench) -> None:
     bench.node()
     job = bench.running()
-    bench.ledger.cancel(job.id, actor="alice")
+    bench.ledger.jobs.cancel(job.id, actor="alice")
     assert bench.complete(job, 0).state is JobState.COMPLETED
 
 
@@ -163,7 +165,7 @@ def test_a_job_cancelled_while_starting_keeps_its_gpus_until_its_agent_says_so(b
     bench.node(gpus=1)
     job = bench.submit()
     bench.plan()
-    assert bench.ledger.cancel(job.id, actor="alice").state is JobState.CANCELLED
+    assert bench.ledger.jobs.cancel(job.id, actor="alice").state is JobState.CANCELLED
     other = bench.submit()
     bench.plan()
     assert bench.job(other).state is JobState.PENDING
@@ -177,14 +179,14 @@ def test_a_job_that_has_ended_cannot_be_cancelled(bench: Bench) -> None:
     job = bench.running()
     bench.complete(job)
     with pytest.raises(ConflictError, match="completed"):
-        bench.ledger.cancel(job.id, actor="alice")
+        bench.ledger.jobs.cancel(job.id, actor="alice")
 
 
 def test_unknown_ids_are_not_found(bench: Bench) -> None:
     with pytest.raises(NotFoundError, match="nosuch"):
-        bench.ledger.job("nosuch")
+        bench.ledger.jobs.get("nosuch")
     with pytest.raises(NotFoundError):
-        bench.ledger.cancel("nosuch", actor="alice")
+        bench.ledger.jobs.cancel("nosuch", actor="alice")
 
 
 # ---- lists and changes -----------------------------------------------------------------------------------
@@ -196,29 +198,29 @@ def test_lists_page_and_filter(bench: Bench) -> None:
     for number in range(5):
         bench.clock.advance(1)
         made.append(bench.submit(project="org/a" if number % 2 else "org"))
-    page = bench.ledger.jobs(limit=2)
+    page = bench.ledger.jobs.page(limit=2)
     assert [job.id for job in page.items] == [made[4].id, made[3].id]
     assert page.total == 5
-    rest = bench.ledger.jobs(limit=10, after=page.next)
+    rest = bench.ledger.jobs.page(limit=10, after=page.next)
     assert [job.id for job in rest.items] == [made[2].id, made[1].id, made[0].id]
     assert rest.next is None
-    assert bench.ledger.jobs(project="org/a").total == 2
-    assert bench.ledger.jobs(project="org").total == 5
-    assert bench.ledger.jobs(states=[JobState.RUNNING]).total == 0
-    assert bench.ledger.jobs(user="bob").total == 0
+    assert bench.ledger.jobs.page(project="org/a").total == 2
+    assert bench.ledger.jobs.page(project="org").total == 5
+    assert bench.ledger.jobs.page(states=[JobState.RUNNING]).total == 0
+    assert bench.ledger.jobs.page(user="bob").total == 0
 
 
 def test_changes_follow_the_cursor(bench: Bench) -> None:
     bench.node()
-    start = bench.ledger.changes(0).cursor
+    start = bench.ledger.jobs.changes(0).cursor
     job, other = bench.submit(), bench.submit()
-    first = bench.ledger.changes(start)
+    first = bench.ledger.jobs.changes(start)
     assert {view.id for view in first.jobs} == {job.id, other.id}
-    assert bench.ledger.changes(first.cursor).jobs == []
+    assert bench.ledger.jobs.changes(first.cursor).jobs == []
     bench.plan()
-    mine = bench.ledger.changes(first.cursor, ids=[job.id])
+    mine = bench.ledger.jobs.changes(first.cursor, ids=[job.id])
     assert [(view.id, view.state) for view in mine.jobs] == [(job.id, JobState.STARTING)]
-    assert bench.ledger.changes(mine.cursor, ids=[job.id, other.id]).jobs == []
+    assert bench.ledger.jobs.changes(mine.cursor, ids=[job.id, other.id]).jobs == []
 
 
 def test_changes_come_in_parts_and_none_is_lost(bench: Bench) -> None:
@@ -226,7 +228,7 @@ def test_changes_come_in_parts_and_none_is_lost(bench: Bench) -> None:
     made = {bench.submit().id for _ in range(7)}
     cursor, seen = 0, set()
     for _ in range(20):
-        part = bench.ledger.changes(cursor, limit=2)
+        part = bench.ledger.jobs.changes(cursor, limit=2)
         seen.update(view.id for view in part.jobs)
         if part.cursor == cursor:
             break
@@ -248,11 +250,11 @@ def test_jobs_that_have_ended_are_listed_in_the_order_of_their_ends(bench: Bench
     jobs = [bench.submit().id for _ in range(4)]
     for number in (2, 0, 3, 1):
         bench.clock.advance(1)
-        bench.ledger.cancel(jobs[number], actor="alice")
+        bench.ledger.jobs.cancel(jobs[number], actor="alice")
     ends = {JobState.CANCELLED, JobState.COMPLETED}
     expected = [jobs[number] for number in (1, 3, 0, 2)]
-    first = bench.ledger.jobs(states=ends, limit=3)
+    first = bench.ledger.jobs.page(states=ends, limit=3)
     assert [job.id for job in first.items] == expected[:3]
-    rest = bench.ledger.jobs(states=ends, limit=3, after=first.next)
+    rest = bench.ledger.jobs.page(states=ends, limit=3, after=first.next)
     assert ([job.id for job in rest.items], rest.next) == (expected[3:], None)
-    assert [job.id for job in bench.ledger.jobs().items] == sorted(jobs, reverse=True)
+    assert [job.id for job in bench.ledger.jobs.page().items] == sorted(jobs, reverse=True)

@@ -30,19 +30,19 @@ def refreshed(bench: Bench, mirror: Mirror) -> LedgerSnapshot:
     """What the mirror sees."""
     ledger = bench.ledger
     with bench.database.read_consistent() as session:
-        return mirror.refresh(session, ledger.policy, ledger.now, ledger.alive_for())
+        return mirror.refresh(session, ledger.context.policy, ledger.context.now, ledger.context.alive_for())
 
 
 def mirrored(bench: Bench, mirror: Mirror) -> LedgerSnapshot:
     """What the mirror sees, compared with a full read of the same moment, and its core with the pure plan."""
     ledger = bench.ledger
     with bench.database.read_consistent() as session:
-        seen = mirror.refresh(session, ledger.policy, ledger.now, ledger.alive_for())
-        fresh = build_snapshot(session, ledger.policy, ledger.now, ledger.alive_for())
+        seen = mirror.refresh(session, ledger.context.policy, ledger.context.now, ledger.context.alive_for())
+        fresh = build_snapshot(session, ledger.context.policy, ledger.context.now, ledger.context.alive_for())
     assert seen == fresh
     snapshot = seen.snapshot
-    decided = mirror.core.plan(ledger.now, snapshot.usage, snapshot.holds)
-    assert decided == plan(snapshot, ledger.policy, ledger.now, explain=False)
+    decided = mirror.core.plan(ledger.context.now, snapshot.usage, snapshot.holds)
+    assert decided == plan(snapshot, ledger.context.policy, ledger.context.now, explain=False)
     return seen
 
 
@@ -81,7 +81,7 @@ class History:
         return move.__name__
 
     def jobs(self, *states: JobState) -> list[JobView]:
-        page = self.bench.ledger.jobs(states=states, limit=1000)
+        page = self.bench.ledger.jobs.page(states=states, limit=1000)
         return list(page.items)
 
     def one_of(self, *states: JobState) -> JobView | None:
@@ -121,11 +121,11 @@ class History:
     def cancel(self) -> None:
         job = self.one_of(JobState.PENDING, JobState.STARTING, JobState.RUNNING, JobState.YIELDING)
         if job is not None:
-            self.bench.ledger.cancel(job.id, actor="alice")
+            self.bench.ledger.jobs.cancel(job.id, actor="alice")
 
     def silence(self) -> None:
         self.bench.clock.advance(self.random.choice([35.0, 70.0, 140.0]))
-        self.bench.ledger.tick()
+        self.bench.ledger.housekeeping.tick()
 
     def bad_gpu(self) -> None:
         name = self.random.choice(NODES)
@@ -138,17 +138,17 @@ class History:
         self.bench.node(name, gpus=self.random.choice([2, 4]), rack=self.random.choice(["r1", "r2"]))
 
     def node_leaves(self) -> None:
-        self.bench.ledger.check_in(self.random.choice(NODES), [], leaving=True)
+        self.bench.ledger.orders.check_in(self.random.choice(NODES), [], leaving=True)
 
     def remove_node(self) -> None:
-        self.bench.ledger.remove_node(self.random.choice(NODES), actor="op")
+        self.bench.ledger.nodes.remove(self.random.choice(NODES), actor="op")
 
     def drain(self) -> None:
         name, ledger = self.random.choice(NODES), self.bench.ledger
         if self.random.random() < 0.5:
-            ledger.drain(name, actor="op", now=self.random.random() < 0.5)
+            ledger.drains.drain(name, actor="op", now=self.random.random() < 0.5)
         else:
-            ledger.resume(name, actor="op")
+            ledger.drains.resume(name, actor="op")
 
     def new_policy(self) -> None:
         self.bench.policy = parse_policy_text(self.random.choice(POLICIES), "test")
@@ -156,10 +156,10 @@ class History:
     def pass_time(self) -> None:
         for _ in range(3):
             self.bench.clock.advance(10)
-            for node in self.bench.ledger.nodes():
+            for node in self.bench.ledger.nodes.views():
                 if node.alive:
                     self.bench.report(node.name)
-            self.bench.ledger.tick()
+            self.bench.ledger.housekeeping.tick()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -266,4 +266,4 @@ def test_a_refresh_that_fails_half_way_is_made_good(bench: Bench, monkeypatch: p
     monkeypatch.undo()
     assert len(planner.read().snapshot.pending) == 2
     bench.plan()
-    assert len(bench.ledger.jobs(states=[JobState.STARTING]).items) == 1
+    assert len(bench.ledger.jobs.page(states=[JobState.STARTING]).items) == 1

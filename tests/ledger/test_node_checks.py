@@ -16,7 +16,7 @@ TASK = {"dag_id": "d", "run_id": "r", "task_id": "t", "last_try": False}
 
 
 def state(bench: Bench, name: str) -> str:
-    return bench.ledger.nodes(name)[0].state
+    return bench.ledger.nodes.views(name)[0].state
 
 
 def granted(bench: Bench, by: str = "alice", **fields: Any) -> JobView:
@@ -82,7 +82,7 @@ def test_a_node_on_which_three_different_jobs_never_begin_gets_no_more(bench: Be
     bench.node("n0")
     bench.node("n1")
     break_node(bench)
-    view = bench.ledger.nodes("n0")[0]
+    view = bench.ledger.nodes.views("n0")[0]
     assert (view.state, LEFT_NOTHING in view.check_reason) == ("out", True)
     assert "3 different jobs" in view.check_reason
     assert granted(bench).nodes == ["n1"]
@@ -224,9 +224,9 @@ def test_what_is_blamed_on_a_node(
 def test_after_its_cool_down_a_node_gets_one_job_at_a_time_until_one_has_completed(bench: Bench) -> None:
     bench.node("n0")
     break_node(bench)
-    with_backoff = [job.id for job in bench.ledger.jobs(limit=10).items]
+    with_backoff = [job.id for job in bench.ledger.jobs.page(limit=10).items]
     for job_id in with_backoff:
-        bench.ledger.cancel(job_id, actor="alice", reason="")
+        bench.ledger.jobs.cancel(job_id, actor="alice", reason="")
     cool_down(bench, ("n0",))
     assert state(bench, "n0") == "probation"
     first, second = bench.submit(), bench.submit()
@@ -236,7 +236,7 @@ def test_after_its_cool_down_a_node_gets_one_job_at_a_time_until_one_has_complet
     first = bench.job(first)
     bench.beat(first)
     bench.complete(first)
-    view = bench.ledger.nodes("n0")[0]
+    view = bench.ledger.nodes.views("n0")[0]
     assert (view.state, view.check_reason) == ("up", "")
     third = bench.submit()
     bench.plan()
@@ -248,17 +248,17 @@ def test_a_node_that_fails_on_probation_is_out_again(bench: Bench) -> None:
     break_node(bench)
     cool_down(bench, ("n0",))
     bench.plan()
-    starting = [job for job in bench.ledger.jobs(limit=10).items if job.state is JobState.STARTING]
+    starting = [job for job in bench.ledger.jobs.page(limit=10).items if job.state is JobState.STARTING]
     assert len(starting) == 1, "of three that wait"
     never_begins(bench, starting[0])
     assert state(bench, "n0") == "out"
-    assert "probation" in bench.ledger.nodes("n0")[0].check_reason
+    assert "probation" in bench.ledger.nodes.views("n0")[0].check_reason
 
 
 def test_an_operator_brings_a_node_back_by_hand(bench: Bench) -> None:
     bench.node("n0")
     break_node(bench)
-    view = bench.ledger.resume("n0", reason="engine installed", actor="op")
+    view = bench.ledger.drains.resume("n0", reason="engine installed", actor="op")
     assert (view.state, view.check_reason) == ("up", "")
     assert ("node_resumed", "") in events(bench)
     assert granted(bench).nodes == ["n0"]

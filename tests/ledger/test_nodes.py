@@ -17,14 +17,14 @@ from emep.policy import parse_policy
 
 
 def states(bench: Bench, name: str = "n0") -> list[str]:
-    return [gpu.state for gpu in bench.ledger.nodes(name)[0].gpus]
+    return [gpu.state for gpu in bench.ledger.nodes.views(name)[0].gpus]
 
 
 def test_a_node_is_known_by_its_description(bench: Bench) -> None:
     view = bench.node("n0", gpus=2, rack="r1", block="b1", labels={"zone": "a"}, network_bandwidth_gbps=400)
     assert (view.rack, view.block, view.labels, view.alive) == ("r1", "b1", {"zone": "a"}, True)
     assert [gpu.nvlink_group_id for gpu in view.gpus] == ["n0-g0", "n0-g0"]
-    assert [node.name for node in bench.ledger.nodes()] == ["n0"]
+    assert [node.name for node in bench.ledger.nodes.views()] == ["n0"]
 
 
 def test_the_same_name_again_replaces_the_description_and_keeps_health(bench: Bench) -> None:
@@ -41,17 +41,17 @@ def test_a_gpu_that_a_job_holds_cannot_be_described_away(bench: Bench) -> None:
     bench.running(gpu_count=2)
     with pytest.raises(ConflictError, match="held by a job"):
         bench.node(gpus=1)
-    assert len(bench.ledger.nodes("n0")[0].gpus) == 2
+    assert len(bench.ledger.nodes.views("n0")[0].gpus) == 2
 
 
 def test_two_live_nodes_cannot_offer_one_gpu(bench: Bench) -> None:
     bench.node("n0", gpus=1)
     stolen = NodeRequest(name="n1", gpus=[GpuReport(index=0, uuid="GPU-n0-0")])
     with pytest.raises(ConflictError, match="belongs to node n0"):
-        bench.ledger.register_node(stolen)
+        bench.ledger.nodes.register(stolen)
     bench.clock.advance(61)
-    assert bench.ledger.register_node(stolen).gpus[0].uuid == "GPU-n0-0"
-    assert bench.ledger.nodes("n0")[0].gpus == []
+    assert bench.ledger.nodes.register(stolen).gpus[0].uuid == "GPU-n0-0"
+    assert bench.ledger.nodes.views("n0")[0].gpus == []
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_two_live_nodes_cannot_offer_one_gpu(bench: Bench) -> None:
 )
 def test_a_gpu_comes_once(bench: Bench, gpus: list[dict[str, object]], words: str) -> None:
     with pytest.raises(InvalidError, match=words):
-        bench.ledger.register_node(NodeRequest(name="n0", gpus=gpus))
+        bench.ledger.nodes.register(NodeRequest(name="n0", gpus=gpus))
     with pytest.raises(NotFoundError):
-        bench.ledger.nodes("n0")
+        bench.ledger.nodes.views("n0")
 
 
 # ---- health ----------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def test_a_gpu_that_the_report_leaves_out_has_failed_its_check(bench: Bench) -> 
     bench.node(gpus=2)
     for _ in range(3):
         bench.report("n0", missing=(0,))
-    gpu = bench.ledger.nodes("n0")[0].gpus[0]
+    gpu = bench.ledger.nodes.views("n0")[0].gpus[0]
     assert gpu.state == "unhealthy"
     assert gpu.state_reason.startswith("no_report")
 
@@ -129,7 +129,7 @@ def test_a_job_that_starts_on_a_gpu_reported_bad_meanwhile_yields_as_well(bench:
     assert starting.state is JobState.STARTING
     bench.beat(starting)
     bench.clock.advance(1)
-    bench.ledger.tick()
+    bench.ledger.housekeeping.tick()
     assert bench.job(job).state is JobState.YIELDING
 
 
@@ -139,7 +139,7 @@ def test_where_reports_are_merely_missing_running_work_goes_on(bench: Bench) -> 
     bench.alive(60, job, nodes=())
     assert states(bench) == ["unhealthy"]
     assert bench.job(job).state is JobState.RUNNING
-    assert not bench.ledger.nodes("n0")[0].alive
+    assert not bench.ledger.nodes.views("n0")[0].alive
     bench.alive(30, job)
     assert states(bench) == ["healthy"]
 
@@ -147,11 +147,11 @@ def test_where_reports_are_merely_missing_running_work_goes_on(bench: Bench) -> 
 def test_a_report_names_gpus_that_the_node_has_and_each_once(bench: Bench) -> None:
     bench.node(gpus=1)
     with pytest.raises(InvalidError, match="no GPU 5"):
-        bench.ledger.report_health("n0", HealthReport(gpus=[GpuHealth(index=5)]))
+        bench.ledger.nodes.report_health("n0", HealthReport(gpus=[GpuHealth(index=5)]))
     with pytest.raises(InvalidError, match="twice"):
-        bench.ledger.report_health("n0", HealthReport(gpus=[GpuHealth(index=0), GpuHealth(index=0)]))
+        bench.ledger.nodes.report_health("n0", HealthReport(gpus=[GpuHealth(index=0), GpuHealth(index=0)]))
     with pytest.raises(NotFoundError, match="register"):
-        bench.ledger.report_health("nosuch", HealthReport(gpus=[]))
+        bench.ledger.nodes.report_health("nosuch", HealthReport(gpus=[]))
 
 
 # ---- Xids ----------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_a_report_names_gpus_that_the_node_has_and_each_once(bench: Bench) -> No
 
 def xid_report(bench: Bench, xid: int) -> None:
     """A report that GPU 0 of a node with one GPU is well, and that its work is to be restarted."""
-    bench.ledger.report_health("n0", HealthReport(gpus=[GpuHealth(index=0, restart_xid=xid)]))
+    bench.ledger.nodes.report_health("n0", HealthReport(gpus=[GpuHealth(index=0, restart_xid=xid)]))
 
 
 def test_an_xid_that_asks_for_a_restart_sends_the_work_back_and_leaves_the_gpu_in_service(
@@ -195,9 +195,9 @@ def test_an_xid_of_what_ran_on_the_gpu_before_is_no_matter_of_the_work_that_runs
 def test_a_report_is_answered_with_what_the_policy_says_of_xids(bench: Bench) -> None:
     bench.node(gpus=1)
     report = HealthReport(gpus=[GpuHealth(index=0)])
-    assert bench.ledger.report_health("n0", report).xids == {}
+    assert bench.ledger.nodes.report_health("n0", report).xids == {}
     bench.policy = parse_policy({"xids": {94: "reset"}})
-    assert bench.ledger.report_health("n0", report).xids == {94: "reset"}
+    assert bench.ledger.nodes.report_health("n0", report).xids == {94: "reset"}
 
 
 # ---- the end of a node ---------------------------------------------------------------------------------
@@ -216,10 +216,10 @@ def test_an_agent_that_leaves_gets_nothing_more_until_it_registers_again(bench: 
     bench.node("n0")
     job = bench.submit()
     bench.plan()
-    bench.ledger.check_in("n0", [], leaving=True)
-    assert not bench.ledger.nodes("n0")[0].alive
+    bench.ledger.orders.check_in("n0", [], leaving=True)
+    assert not bench.ledger.nodes.views("n0")[0].alive
     bench.clock.advance(1)
-    bench.ledger.tick()
+    bench.ledger.housekeeping.tick()
     back = bench.job(job)
     assert (back.state, "shut down" in back.reason) == (JobState.PENDING, True)
     bench.clock.advance(9)
@@ -236,12 +236,12 @@ def test_an_agent_that_leaves_gets_nothing_more_until_it_registers_again(bench: 
 def test_a_node_that_is_gone_can_be_forgotten(bench: Bench) -> None:
     bench.node("n0")
     with pytest.raises(ConflictError, match="alive"):
-        bench.ledger.remove_node("n0", actor="op")
+        bench.ledger.nodes.remove("n0", actor="op")
     job = bench.running()
     bench.alive(40, job, nodes=())
     with pytest.raises(ConflictError, match="holds work"):
-        bench.ledger.remove_node("n0", actor="op")
+        bench.ledger.nodes.remove("n0", actor="op")
     bench.quiet(70, nodes=())
-    bench.ledger.remove_node("n0", actor="op")
-    assert bench.ledger.nodes() == []
+    bench.ledger.nodes.remove("n0", actor="op")
+    assert bench.ledger.nodes.views() == []
     assert ("node_removed", "") in events(bench)

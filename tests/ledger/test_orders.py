@@ -69,8 +69,8 @@ def test_a_gang_over_two_nodes_has_an_order_on_each(bench: Bench) -> None:
 def test_what_an_agent_runs_that_nobody_ordered_is_stopped(bench: Bench) -> None:
     bench.node()
     listed = [RunningAllocation(allocation_id="ghost-3", epoch=3)]
-    bench.ledger.check_in("n0", listed)
-    (order,) = bench.ledger.orders("n0", listed)[0].orders
+    bench.ledger.orders.check_in("n0", listed)
+    (order,) = bench.ledger.orders.due("n0", listed)[0].orders
     assert (order.kind, order.allocation_id, order.directive.value) == ("stop", "ghost-3", "abort")
 
 

@@ -34,13 +34,13 @@ def test_one_more_than_may_wait_is_refused_and_nothing_is_written(bounded: Bench
         bounded.submit("alice")
     assert (refused.value.status, refused.value.code) == (429, "too_many_pending")
     assert refused.value.message.startswith("alice has 3 jobs that wait")
-    assert bounded.ledger.jobs().total == LIMIT
+    assert bounded.ledger.jobs.page().total == LIMIT
     assert bounded.submit("bob").state is JobState.PENDING, "others are not concerned"
 
 
 def test_what_has_started_or_ended_does_not_count(bounded: Bench) -> None:
     first, second, _ = fill(bounded)
-    bounded.ledger.cancel(first.id, actor="alice")
+    bounded.ledger.jobs.cancel(first.id, actor="alice")
     bounded.submit("alice")
     with pytest.raises(TooManyError):
         bounded.submit("alice")
@@ -70,10 +70,10 @@ def test_in_a_batch_those_that_fit_are_taken(bounded: Bench) -> None:
     alice, bob = Submitter("alice", "alice"), Submitter("bob", "bob")
     keys = [(None, alice), (None, bob), ("k", alice), (None, alice), (None, alice), ("k", alice), (None, bob)]
     asked = [(JobRequest(spec=SPEC, idempotency_key=key), who) for key, who in keys]
-    outcomes = bounded.ledger.submit_batch(asked)
+    outcomes = bounded.ledger.submissions.submit_batch(asked)
     shown = ["429" if isinstance(one, TooManyError) else "new" if one[1] else one[0].id for one in outcomes]  # type: ignore[index]
     assert shown == ["new", "new", known.id, "new", "429", known.id, "new"]
-    assert bounded.ledger.jobs(user="alice").total == LIMIT
+    assert bounded.ledger.jobs.page(user="alice").total == LIMIT
 
 
 def test_what_can_never_run_takes_no_place(bounded: Bench) -> None:
@@ -105,7 +105,7 @@ def test_many_at_once_are_no_more_than_may_wait(bounded: Bench) -> None:
     with ThreadPoolExecutor(8) as pool:
         taken = sum(pool.map(submit, range(24)))
     assert taken <= LIMIT
-    assert bounded.ledger.jobs(user="alice").total == taken
+    assert bounded.ledger.jobs.page(user="alice").total == taken
     while taken < LIMIT:  # those that were refused while others were being written fit now
         bounded.submit("alice")
         taken += 1
@@ -117,15 +117,15 @@ def test_jobs_that_have_ended_are_put_back_within_the_bound(bounded: Bench) -> N
     """Else a user cancels, submits as many again, and puts the first ones back."""
     ended = fill(bounded)
     for job in ended:
-        bounded.ledger.cancel(job.id, actor="alice")
+        bounded.ledger.jobs.cancel(job.id, actor="alice")
     waiting = fill(bounded)
     with pytest.raises(TooManyError, match="alice has 3 jobs that wait"):
-        bounded.ledger.requeue_job(ended[0].id, actor="alice")
+        bounded.ledger.dead_letters.requeue_job(ended[0].id, actor="alice")
     assert bounded.job(ended[0]).state is JobState.CANCELLED
-    bounded.ledger.cancel(waiting[0].id, actor="alice")
-    assert bounded.ledger.requeue_job(ended[0].id, actor="alice").state is JobState.PENDING
+    bounded.ledger.jobs.cancel(waiting[0].id, actor="alice")
+    assert bounded.ledger.dead_letters.requeue_job(ended[0].id, actor="alice").state is JobState.PENDING
     with pytest.raises(TooManyError):
         bounded.submit("alice")
-    assert bounded.ledger.requeue_job(ended[1].id, actor="op").state is JobState.PENDING, (
+    assert bounded.ledger.dead_letters.requeue_job(ended[1].id, actor="op").state is JobState.PENDING, (
         "an operator decides"
     )

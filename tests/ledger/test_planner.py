@@ -58,7 +58,7 @@ def test_a_job_cancelled_while_the_plan_was_made_is_not_started(bench: Bench) ->
 
     def plan_and_cancel(snapshot: Snapshot, policy: Policy, now: float) -> Plan:
         decisions = plan(snapshot, policy, now)
-        bench.ledger.cancel(job.id, actor="alice")
+        bench.ledger.jobs.cancel(job.id, actor="alice")
         return decisions
 
     Planner(bench.ledger, "p", plan_and_cancel).cycle()
@@ -156,8 +156,8 @@ def test_racing_planners_grant_every_gpu_once(bench: Bench) -> None:
     assert cycles >= 1
     bench.plan()
     assert len(holders(bench)) == 16
-    assert bench.ledger.jobs(states=[JobState.STARTING]).total == 16
-    assert bench.ledger.jobs(states=[JobState.PENDING]).total == 8
+    assert bench.ledger.jobs.page(states=[JobState.STARTING]).total == 16
+    assert bench.ledger.jobs.page(states=[JobState.PENDING]).total == 8
 
 
 def test_the_database_itself_refuses_a_gpu_held_twice(bench: Bench) -> None:
@@ -227,7 +227,7 @@ def test_the_runners_thread_plans_what_is_submitted(bench: Bench) -> None:
     granted = threading.Event()
     runner = Runner(bench.ledger, bench.planner)
     bench.database.on_commit(
-        lambda: granted.set() if bench.ledger.jobs(states=[JobState.STARTING]).total else None
+        lambda: granted.set() if bench.ledger.jobs.page(states=[JobState.STARTING]).total else None
     )
     runner.start()
     try:

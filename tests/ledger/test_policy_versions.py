@@ -31,6 +31,6 @@ def test_a_version_that_returns_while_no_server_runs_is_the_last(bench: Bench) -
 
 def test_a_start_with_the_same_file_changes_nothing(bench: Bench) -> None:
     keep_version(bench.database, A, announce=False)
-    before = bench.ledger.changes(0).cursor
+    before = bench.ledger.jobs.changes(0).cursor
     keep_version(bench.database, A, announce=False)
-    assert bench.ledger.changes(0).cursor == before
+    assert bench.ledger.jobs.changes(0).cursor == before

@@ -36,7 +36,7 @@ def test_without_airflow_s_tables_there_is_nothing_to_keep(engine):
     bench.node()
     job = bench.running()
     bench.complete(job)
-    bench.ledger.tick()
+    bench.ledger.housekeeping.tick()
     assert events(bench, job)[-1] == ("completed", "")
 
 
@@ -72,7 +72,7 @@ def test_bad_gpus_and_nodes_that_are_gone_are_not_in_the_row(bench, airflow):
     for _ in range(bench.policy.health.good_checks):
         bench.report("n0")
     assert airflow.pool()[0] == 6
-    bench.ledger.check_in("n0", [], leaving=True)
+    bench.ledger.orders.check_in("n0", [], leaving=True)
     assert airflow.pool()[0] == 0
     assert job.nodes == ["n0"]
 
@@ -80,11 +80,11 @@ def test_bad_gpus_and_nodes_that_are_gone_are_not_in_the_row(bench, airflow):
 def test_a_node_that_falls_silent_takes_its_slots_along_with_the_next_tick(bench, airflow):
     bench.node(gpus=8)
     bench.clock.advance(4.0)
-    bench.ledger.tick()
+    bench.ledger.housekeeping.tick()
     assert airflow.pool()[0] == 8
     for _ in range(4):
         bench.clock.advance(9.0)
-        bench.ledger.tick()
+        bench.ledger.housekeeping.tick()
     assert airflow.pool()[0] == 0
     bench.report("n0")
     for _ in range(bench.policy.health.good_checks):
@@ -160,11 +160,11 @@ def test_the_gpus_of_a_plain_task_that_ended_are_planned_with_the_next_tick(benc
     task = airflow.task(4, state="running")
     job = bench.submit(gpu_count=8)
     bench.plan()
-    bench.ledger.tick()
+    bench.ledger.housekeeping.tick()
     assert bench.job(job).state.value == "pending"
     airflow.move(task, "success")
     before = dirty(bench)
-    bench.ledger.tick()
+    bench.ledger.housekeeping.tick()
     assert dirty(bench) > before
     bench.plan()
     assert bench.job(job).state.value == "starting"
@@ -181,10 +181,10 @@ def test_a_row_that_somebody_edits_or_deletes_is_put_right_by_the_next_tick(benc
     bench.node(gpus=8)
     bench.running(gpu_count=3)
     airflow.upsert_pool(8)
-    bench.ledger.tick()
+    bench.ledger.housekeeping.tick()
     assert airflow.pool()[:2] == (5, True)
     airflow.delete_pool()
-    bench.ledger.tick()
+    bench.ledger.housekeeping.tick()
     assert airflow.pool()[:2] == (5, True)
     airflow.upsert_pool(-1)
     bench.complete(bench.running(gpu_count=1))
@@ -199,7 +199,7 @@ def test_right_after_a_reset_emep_gives_nothing_beyond_what_plain_tasks_took(ben
     assert airflow.queue() == ["t1"], "Airflow gives by the row as it was reset"
     more = bench.submit(gpu_count=1)
     bench.plan()
-    bench.ledger.tick()
+    bench.ledger.housekeeping.tick()
     assert airflow.pool()[:2] == (2, True)
     assert bench.job(more).state.value == "pending"
     assert bench.job(held).state.value == "running", "nothing is taken from it either"
@@ -235,7 +235,7 @@ def test_on_sqlite_gpus_in_doubt_are_claimed_first_and_granted_when_nothing_is_i
     assert airflow.queue() == ["t1", "t2", "t3", "t4"]
     bench.clock.advance(SETTLE_SECONDS)
     before = dirty(bench)
-    bench.ledger.tick()
+    bench.ledger.housekeeping.tick()
     assert dirty(bench) > before
     bench.plan()
     assert bench.job(job).state.value == "starting"
@@ -250,7 +250,7 @@ def test_what_was_claimed_for_a_job_that_is_gone_goes_back_to_airflow(bench, air
     job = bench.submit(gpu_count=4)
     bench.plan()
     assert airflow.pool()[0] == 4
-    bench.ledger.cancel(job.id, actor="alice")
+    bench.ledger.jobs.cancel(job.id, actor="alice")
     for _ in range(4):
         bench.alive(SETTLE_SECONDS, step=SETTLE_SECONDS)
         bench.plan()
@@ -261,11 +261,11 @@ def test_of_many_gpus_those_that_are_free_again_appear_with_the_next_tick(bench,
     monkeypatch.setattr(pools, "MANY_GPUS", 4)
     bench.node(gpus=8)
     job = bench.running(gpu_count=3)
-    bench.ledger.tick()
+    bench.ledger.housekeeping.tick()
     bench.complete(job)
     assert airflow.pool()[0] == 5, "less than there is, never more"
     bench.clock.advance(1.0)
-    bench.ledger.tick()
+    bench.ledger.housekeeping.tick()
     assert airflow.pool()[0] == 8
 
 
@@ -273,10 +273,10 @@ def test_where_counting_is_slow_it_rests_but_an_edited_row_is_put_right_at_once(
     monkeypatch.setattr(pools, "COUNT_QUICK", 0.0)
     monkeypatch.setattr(pools, "COUNT_SHARE", 1e-9)
     bench.node(gpus=8)
-    bench.ledger.tick()
+    bench.ledger.housekeeping.tick()
     bench.clock.advance(1.0)
     airflow.upsert_pool(6)
-    bench.ledger.tick()
+    bench.ledger.housekeeping.tick()
     assert airflow.pool()[:2] == (8, True)
 
 

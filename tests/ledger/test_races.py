@@ -41,16 +41,16 @@ def test_work_that_completes_while_its_agent_lists_it_for_the_first_time_disturb
     job = bench.job(job)
     bench.poll()
 
-    real = bench.ledger._note_started_on
+    real = bench.ledger.orders._note_started_on
 
     def late(tx: Any, allocation_id: str, node: str) -> None:
         # As if another transaction had ended the work between this one's look and its write.
         tx.session.execute(delete(AllocationNode))
         real(tx, allocation_id, node)
 
-    monkeypatch.setattr(bench.ledger, "_note_started_on", late)
+    monkeypatch.setattr(bench.ledger.orders, "_note_started_on", late)
 
-    bench.ledger.check_in("n0", [RunningAllocation(allocation_id=job.allocation_id, epoch=1)])
+    bench.ledger.orders.check_in("n0", [RunningAllocation(allocation_id=job.allocation_id, epoch=1)])
 
 
 def test_a_late_list_does_not_free_gpus_of_work_that_a_newer_poll_was_told_to_start(
@@ -65,12 +65,12 @@ def test_a_late_list_does_not_free_gpus_of_work_that_a_newer_poll_was_told_to_st
         bench.clock.advance(1)
         bench.poll("n0")
         bench.poll("n0", job)
-        bench.ledger.cancel(job.id, actor="alice")
+        bench.ledger.jobs.cancel(job.id, actor="alice")
 
     bench.clock.advance(20)
     just_before(bench, monkeypatch, newer_poll_starts_it_and_it_is_cancelled)
 
-    bench.ledger.check_in("n0", [])
+    bench.ledger.orders.check_in("n0", [])
 
     assert list(holders(bench).values()) == [job.allocation_id], "its process may still be there"
     bench.poll("n0")
@@ -96,11 +96,11 @@ def test_heartbeats_with_new_checkpoints_and_orders_to_yield_never_wait_for_each
         for step in range(25):
             job = jobs[number]
             checkpoint = {"step": step, "uri": "file:///tmp/c"}
-            bench.ledger.heartbeat(job.allocation_id, Heartbeat(epoch=1, checkpoint=checkpoint))
+            bench.ledger.allocations.heartbeat(job.allocation_id, Heartbeat(epoch=1, checkpoint=checkpoint))
 
     def call(number: int) -> None:
         for _ in range(25):
-            bench.ledger.cancel(jobs[number].id, actor="alice")
+            bench.ledger.jobs.cancel(jobs[number].id, actor="alice")
 
     threads = [threading.Thread(target=what, args=(n,)) for n in range(4) for what in (beat, call)]
     for thread in threads:
@@ -120,7 +120,7 @@ def test_a_gpu_that_goes_to_another_node_is_news_of_both(bench: Bench) -> None:
     bench.clock.advance(100)
     moved = GpuReport(index=1, uuid="GPU-n0-0", gpu_type="H100", gpu_memory="80Gi")
     own = GpuReport(index=0, uuid="GPU-n1-0", gpu_type="H100", gpu_memory="80Gi")
-    bench.ledger.register_node(NodeRequest(name="n1", gpus=[own, moved]))
+    bench.ledger.nodes.register(NodeRequest(name="n1", gpus=[own, moved]))
 
     seen = bench.planner.read().snapshot
 
@@ -157,7 +157,7 @@ def test_gpus_are_not_promised_for_ever_to_a_job_that_is_cancelled_while_the_pla
     def plan_while_it_is_cancelled(snapshot: Any, policy: Any, now: float) -> Any:
         decided = plan(snapshot, policy, now)
         promises.extend(len(hold.gpus) for hold in decided.holds)
-        bench.ledger.cancel(urgent.id, actor="alice")
+        bench.ledger.jobs.cancel(urgent.id, actor="alice")
         return decided
 
     Planner(bench.ledger, "test", plan_while_it_is_cancelled).cycle()
@@ -174,10 +174,10 @@ def test_work_that_is_called_off_just_before_it_is_created_is_not_created(
     job = bench.submit(runtime="external")
     bench.plan()
     job = bench.job(job)
-    just_before(bench, monkeypatch, lambda: bench.ledger.cancel(job.id, actor="alice"))
+    just_before(bench, monkeypatch, lambda: bench.ledger.jobs.cancel(job.id, actor="alice"))
 
     with pytest.raises(StaleEpochError):
-        bench.ledger.lease(job.allocation_id, started=True)
+        bench.ledger.leases.fetch(job.allocation_id, started=True)
 
 
 def test_a_write_whose_row_is_deleted_under_it_is_run_again(bench: Bench) -> None:

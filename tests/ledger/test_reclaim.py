@@ -140,7 +140,7 @@ def test_pending_longer_than_its_queue_allows_is_a_dead_letter(bench: Bench) -> 
 def test_work_whose_end_was_ordered_is_not_requeued_when_its_lease_runs_out(bench: Bench) -> None:
     bench.node()
     job = bench.running()
-    bench.ledger.cancel(job.id, actor="alice")
+    bench.ledger.jobs.cancel(job.id, actor="alice")
     bench.quiet(61)
     assert bench.job(job).state is JobState.CANCELLED
 

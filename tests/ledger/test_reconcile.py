@@ -199,10 +199,10 @@ def test_what_is_found_once_is_looked_at_again_before_anything_is_done(
     job = job_of(bench, airflow)
     for state in ("failed", "running", "failed"):
         airflow.move(job.airflow.task_id, state)
-        assert bench.ledger.reconcile(grace=GRACE_SECONDS) == []
+        assert bench.ledger.tasks.reconcile(grace=GRACE_SECONDS) == []
         bench.clock.advance(GRACE_SECONDS - 1)
     bench.clock.advance(1)
-    assert bench.ledger.reconcile(grace=GRACE_SECONDS) == [job.id]
+    assert bench.ledger.tasks.reconcile(grace=GRACE_SECONDS) == [job.id]
 
 
 def test_a_job_is_called_off_within_a_look_and_the_grace(bench: Bench, airflow: AirflowQueue) -> None:
@@ -215,7 +215,7 @@ def test_a_job_is_called_off_within_a_look_and_the_grace(bench: Bench, airflow: 
 
 def test_a_job_that_is_being_cancelled_is_not_told_twice(bench: Bench, airflow: AirflowQueue) -> None:
     job = job_of(bench, airflow)
-    bench.ledger.cancel(job.id, actor="alice", reason="by hand")
+    bench.ledger.jobs.cancel(job.id, actor="alice", reason="by hand")
     airflow.move(job.airflow.task_id, "failed")
     look(bench, job)
     assert bench.job(job).reason == "by hand"
@@ -225,14 +225,14 @@ def test_a_job_that_is_being_cancelled_is_not_told_twice(bench: Bench, airflow: 
 def test_one_statement_looks_at_all_jobs(bench: Bench, airflow: AirflowQueue) -> None:
     for _ in range(12):
         bench.submit(airflow=asked(airflow.task(pool="emep", state="deferred", try_number=1)), gpu_count=8)
-    bench.ledger.reconcile()
+    bench.ledger.tasks.reconcile()
     statements: list[str] = []
 
     def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
         statements.append(statement)
 
     event.listen(bench.engine, "before_cursor_execute", note)
-    assert bench.ledger.reconcile() == []
+    assert bench.ledger.tasks.reconcile() == []
     event.remove(bench.engine, "before_cursor_execute", note)
     assert len(statements) == 1
 
@@ -241,8 +241,8 @@ def test_one_run_alone_can_be_looked_at_and_then_at_once(bench: Bench, airflow: 
     job, other = job_of(bench, airflow), job_of(bench, airflow)
     for one in (job, other):
         airflow.move(one.airflow.task_id, "skipped")
-    assert bench.ledger.reconcile(run=("another", "r")) == []
-    assert sorted(bench.ledger.reconcile(run=(DAG, "r"))) == sorted([job.id, other.id])
+    assert bench.ledger.tasks.reconcile(run=("another", "r")) == []
+    assert sorted(bench.ledger.tasks.reconcile(run=(DAG, "r"))) == sorted([job.id, other.id])
     assert bench.job(job).state is JobState.YIELDING
 
 
@@ -251,8 +251,10 @@ def test_several_servers_may_look_at_once(bench: Bench, airflow: AirflowQueue) -
 
     job = job_of(bench, airflow)
     airflow.move(job.airflow.task_id, "failed")
-    others = [LedgerService(bench.database, lambda: bench.policy, bench.ledger.settings) for _ in range(3)]
-    assert [bool(ledger.reconcile()) for ledger in others] == [True, False, False]
+    others = [
+        LedgerService(bench.database, lambda: bench.policy, bench.ledger.context.settings) for _ in range(3)
+    ]
+    assert [bool(ledger.tasks.reconcile()) for ledger in others] == [True, False, False]
     assert bench.job(job).state is JobState.YIELDING
 
 
@@ -261,4 +263,4 @@ def test_without_airflow_in_the_database_nothing_is_held_against_anybody(bench: 
     job = bench.running(airflow=asked("t"))
     look(bench, job)
     assert bench.job(job).state is JobState.RUNNING
-    assert bench.ledger.reconcile() == []
+    assert bench.ledger.tasks.reconcile() == []

@@ -70,11 +70,11 @@ def test_another_request_under_a_key_is_refused_with_the_field(bench: Bench, fie
     assert (error.code, error.status, error.extra["job_id"]) == ("key_reused", 409, first.id)
     assert str(error.field).startswith(field)
     assert error.message.startswith(f"{error.field}: ")
-    outcome = bench.ledger.submit_batch([(JobRequest(**other), Submitter("emep", "emep"))])[0]
+    outcome = bench.ledger.submissions.submit_batch([(JobRequest(**other), Submitter("emep", "emep"))])[0]
     if field != "user":
         assert isinstance(outcome, ConflictError)
         assert outcome.field == error.field
-    assert len(bench.ledger.jobs().items) == 1, "nothing was written"
+    assert len(bench.ledger.jobs.page().items) == 1, "nothing was written"
 
 
 def test_the_place_in_the_spec_is_named(bench: Bench) -> None:
@@ -134,7 +134,7 @@ def test_keys_of_two_accounts_have_nothing_to_do_with_one_another(bench: Bench) 
 def test_two_requests_of_one_batch_with_one_key(bench: Bench) -> None:
     bench.node(gpus=4)
     who = Submitter("alice", "alice")
-    first, same, other = bench.ledger.submit_batch(
+    first, same, other = bench.ledger.submissions.submit_batch(
         [(JobRequest(spec=SPEC, idempotency_key="k", gpu_count=count), who) for count in (1, 1, 2)]
     )
     assert isinstance(first, tuple)

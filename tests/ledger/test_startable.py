@@ -48,7 +48,7 @@ def test_what_cannot_be_started_as_it_was_asked_for_is_refused_and_not_kept(
     with pytest.raises(InvalidError, match=words) as refused:
         bench.submit(**fields)
     assert (refused.value.field, str(refused.value).partition(":")[0]) == (field, field)
-    assert bench.ledger.jobs(limit=10).items == []
+    assert bench.ledger.jobs.page(limit=10).items == []
 
 
 @pytest.mark.parametrize("name", sorted(set(ENGINE_NAMES) - PARALLEL_ENGINES))
@@ -92,7 +92,7 @@ def test_an_nvlink_group_over_several_nodes_is_no_place_for_an_engine(
         bench.node(name, gpus=2, nvlink_group_id="rack", **pod)
     with pytest.raises(RejectedJobError, match=r"4 GPUs in one node.*2") as refused:
         bench.submit(gpu_count=4, spec=CANDIDATES, runtime=runtime, **asked)
-    assert bench.ledger.job(refused.value.extra["job"]["id"]).state is JobState.REJECTED
+    assert bench.ledger.jobs.get(refused.value.extra["job"]["id"]).state is JobState.REJECTED
     fits = bench.submit(gpu_count=2, spec=CANDIDATES, runtime=runtime, **asked)
     gang = bench.submit(gpu_count=4, spec=None, runtime="external", **asked)
     bench.plan()
@@ -111,7 +111,7 @@ def test_a_group_that_no_node_holds_enough_of_is_said_with_its_numbers(bench: Be
             )
             for i in range(4)
         ]
-        bench.ledger.register_node(NodeRequest(name=name, gpus=gpus, cpu=32, memory="256Gi"))
+        bench.ledger.nodes.register(NodeRequest(name=name, gpus=gpus, cpu=32, memory="256Gi"))
     with pytest.raises(RejectedJobError) as refused:
         bench.submit(gpu_count=4, spec=CANDIDATES, nvlink_required=True)
     assert refused.value.message == (

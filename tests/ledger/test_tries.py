@@ -26,7 +26,7 @@ def task(try_number: int, **fields: Any) -> dict[str, Any]:
 def test_the_next_try_waits_until_the_one_before_has_saved_its_checkpoint(bench: Bench) -> None:
     bench.node(gpus=4)
     first = bench.running(airflow=task(1))
-    bench.ledger.cancel(first.id, actor="emep", reason="try 2 of its task has begun")
+    bench.ledger.jobs.cancel(first.id, actor="emep", reason="try 2 of its task has begun")
     second = bench.submit(airflow=task(2))
     assert f"job {first.id} of try 1" in second.reason
     bench.plan()
@@ -42,7 +42,7 @@ def test_it_waits_for_an_order_that_may_have_been_carried_out(bench: Bench) -> N
     first = bench.submit(airflow=task(1))
     bench.plan()
     bench.poll("n0", bench.job(first))
-    bench.ledger.cancel(first.id, actor="emep")
+    bench.ledger.jobs.cancel(first.id, actor="emep")
     assert bench.job(first).state is JobState.CANCELLED
     second = bench.submit(airflow=task(2))
     bench.plan()
@@ -55,7 +55,7 @@ def test_it_waits_for_an_order_that_may_have_been_carried_out(bench: Bench) -> N
 def test_it_does_not_wait_for_ever(bench: Bench) -> None:
     bench.node(gpus=4)
     first = bench.running(airflow=task(1))
-    bench.ledger.cancel(first.id, actor="emep")
+    bench.ledger.jobs.cancel(first.id, actor="emep")
     second = bench.submit(airflow=task(2))
     bench.alive(100, nodes=("n0",))
     bench.poll("n0", first)
@@ -91,9 +91,9 @@ def test_a_new_try_answers_the_dead_letter_of_the_one_before(bench: Bench) -> No
     bench.node(gpus=4)
     first = bench.running(airflow=task(1, last_try=True))
     bench.complete(first, 1)
-    assert [letter.state for letter in bench.ledger.dead_letters().items] == ["open"]
+    assert [letter.state for letter in bench.ledger.dead_letters.page().items] == ["open"]
     second = bench.submit(airflow=task(2, last_try=True))
-    (letter,) = bench.ledger.dead_letters(state=None).items
+    (letter,) = bench.ledger.dead_letters.page(state=None).items
     assert letter.state == "requeued"
     assert second.id in letter.resolution
 
@@ -103,7 +103,7 @@ def test_the_dead_letter_of_another_task_stays_open(bench: Bench) -> None:
     first = bench.running(airflow=task(1, last_try=True))
     bench.complete(first, 1)
     bench.submit(airflow=task(2, task_id="other"))
-    assert [letter.state for letter in bench.ledger.dead_letters().items] == ["open"]
+    assert [letter.state for letter in bench.ledger.dead_letters.page().items] == ["open"]
 
 
 # ---- what is done is done ---------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_a_try_does_the_work_anew_where(bench: Bench, why: str, asks: dict[str, 
 def test_what_was_called_off_and_completed_all_the_same_is_done_anew(bench: Bench) -> None:
     bench.node(gpus=4)
     first = bench.running(airflow=retried(1), spec=SPEC)
-    bench.ledger.cancel(first.id, actor="alice")
+    bench.ledger.jobs.cancel(first.id, actor="alice")
     assert bench.complete(first, 0).state is JobState.COMPLETED
     assert bench.submit(airflow=retried(2), spec=SPEC).id != first.id
 
@@ -215,7 +215,7 @@ def as_of(bench: Bench, state: JobState) -> JobView:
         return bench.job(job)
     job = bench.running(**fields)
     if state is JobState.YIELDING:
-        bench.ledger.drain("n0", now=True, actor="op", reason="maintenance")
+        bench.ledger.drains.drain("n0", now=True, actor="op", reason="maintenance")
     return bench.job(job)
 
 
@@ -241,7 +241,7 @@ def test_a_try_takes_over_what_the_one_before_has_begun(bench: Bench, state: Job
 def test_a_job_that_was_taken_over_ends_as_its_new_try_does(bench: Bench) -> None:
     first = as_of(bench, JobState.RUNNING)
     bench.submit(airflow=retried(2, last_try=True), spec=SPEC, gpu_count=2)
-    assert bench.ledger.release_task(("d", "r", "t", -1), 1, "its worker was lost", "airflow") == []
+    assert bench.ledger.tasks.release(("d", "r", "t", -1), 1, "its worker was lost", "airflow") == []
     assert bench.complete(first, 1).state is JobState.DEAD
 
 
@@ -271,7 +271,7 @@ def test_a_try_asks_anew_where(bench: Bench, why: str, asks: dict[str, Any]) -> 
 @pytest.mark.parametrize("state", UNFINISHED)
 def test_what_was_called_off_is_never_taken_over(bench: Bench, state: JobState) -> None:
     first = as_of(bench, state)
-    bench.ledger.cancel(first.id, actor="alice")
+    bench.ledger.jobs.cancel(first.id, actor="alice")
     assert bench.submit(airflow=retried(2), spec=SPEC, gpu_count=2).id != first.id
 
 

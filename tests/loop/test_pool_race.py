@@ -52,13 +52,13 @@ class Race:
 
     def _check_ledger(self) -> None:
         """Look at every commit of the ledger that changes what is held."""
-        settle = self.bench.ledger.pools.settle
+        settle = self.bench.ledger.context.pools.settle
 
         def checked(tx: Transaction, *, only_freed: bool = False) -> None:
             settle(tx, only_freed=only_freed)
             self.look("emep", tx.session)
 
-        self.bench.ledger.pools.settle = checked  # type: ignore[method-assign]
+        self.bench.ledger.context.pools.settle = checked  # type: ignore[method-assign]
 
     def look(self, who: str, session: Session) -> None:
         """What this commit would leave behind."""
@@ -105,7 +105,7 @@ class Race:
                 jobs.append(self.bench.submit(gpu_count=draw.choice((1, 2, 4))))
             self.bench.planner.cycle()
             if time.monotonic() - ticked > 0.2:
-                self.bench.ledger.tick()
+                self.bench.ledger.housekeeping.tick()
                 self.bench.report("n0")
                 ticked = time.monotonic()
             self.over.wait(0.002)
@@ -153,10 +153,10 @@ def test_plain_tasks_and_jobs_never_add_up_to_more_than_there_is(engine, caplog)
     assert race.excess == []
     assert_quiet(caplog)
     assert race.is_proof(), (race.granted, race.queued, race.full)
-    race.bench.ledger.tick()
+    race.bench.ledger.housekeeping.tick()
     with race.bench.database.read() as session:
         held = race.held(session)
-    claimed = race.bench.ledger.pools.stale.claimed("default") if race.bench.database.is_sqlite else 0
+    claimed = race.bench.ledger.context.pools.stale.claimed("default") if race.bench.database.is_sqlite else 0
     assert race.airflow.pool()[:2] == (GPUS - held - claimed, True)
 
 
@@ -167,7 +167,7 @@ def test_while_somebody_resets_the_row_emep_never_adds_to_an_excess(engine, capl
     to it, and the row is right again with the next commit or tick.
     """
     race = Race(engine)
-    pools = race.bench.ledger.pools
+    pools = race.bench.ledger.context.pools
     before, after = pools.budget, pools.after_grants
     held_before: list[int] = []
     grants: list[tuple[int, int]] = []
@@ -193,5 +193,5 @@ def test_while_somebody_resets_the_row_emep_never_adds_to_an_excess(engine, capl
     assert [pair for pair in grants if sum(pair) > GPUS] == []
     assert len(grants) > 5
     assert race.queued >= QUEUED
-    race.bench.ledger.tick()
+    race.bench.ledger.housekeeping.tick()
     assert race.airflow.pool()[1] is True

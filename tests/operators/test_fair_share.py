@@ -62,7 +62,7 @@ def operator(**fields: Any) -> FairShareGpuOperator:
 def airflow_says(api: Any, state: str | None) -> None:
     """What Airflow's own table, in the ledger's database, says of the task."""
     columns = "dag_id TEXT, run_id TEXT, task_id TEXT, map_index INTEGER, try_number INTEGER, state TEXT"
-    with api.runtime.ledger.database.engine.begin() as connection:
+    with api.runtime.ledger.context.database.engine.begin() as connection:
         connection.execute(text(f"CREATE TABLE task_instance ({columns})"))
         connection.execute(
             text("INSERT INTO task_instance VALUES ('emep_merge', 'run 1', 'merge', -1, 1, :state)"),
@@ -213,7 +213,7 @@ def test_a_time_limit_does_not_reach_airflow_s_own_deferral(api):
     with pytest.raises(TaskDeferred) as caught:
         operator(inline_wait=0, execution_timeout=timedelta(minutes=1)).execute(context())
     assert caught.value.timeout is None
-    with api.runtime.ledger.database.read() as session:
+    with api.runtime.ledger.context.database.read() as session:
         job = session.get(Job, caught.value.trigger.job_id)
         assert job.task_deadline == pytest.approx(job.submitted_at + 60)
 

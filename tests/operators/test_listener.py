@@ -79,7 +79,7 @@ def test_a_worker_s_own_end_is_none_of_its_business(api):
 
 def test_a_run_that_ends_takes_its_ended_tasks_jobs_along_and_leaves_its_teardown_s(api):
     skipped, teardown, other = submit(api), submit(api, task_id="teardown"), submit(api, run_id="run 2")
-    with api.runtime.ledger.database.engine.begin() as connection:
+    with api.runtime.ledger.context.database.engine.begin() as connection:
         connection.execute(
             text(
                 "CREATE TABLE task_instance (dag_id TEXT, run_id TEXT, task_id TEXT, map_index INTEGER, "

@@ -99,7 +99,7 @@ async def test_a_gpu_that_was_bad_stays_out_only_where_the_run_asks_for_it(api, 
     await asyncio.to_thread(report, api, 2)
     await fired(trigger(since=cursor, drain_unhealthy=drain))
     await asyncio.to_thread(report, api, times=3)
-    gpus = {gpu.index: gpu.state for gpu in api.runtime.ledger.nodes("n0")[0].gpus}
+    gpus = {gpu.index: gpu.state for gpu in api.runtime.ledger.nodes.views("n0")[0].gpus}
     assert gpus == {0: "healthy", 1: "healthy", 2: state, 3: "healthy"}
 
 

@@ -87,8 +87,8 @@ async def _lease(request: Request, token: str) -> Caller:
         # Parameters are judged after credentials: what no database can look up must not get there.
         raise NotAuthenticatedError("this lease token is not valid for this allocation")
     ledger = get_runtime(request).ledger
-    if not ledger.knows_lease(allocation_id, token):
-        await run_in_threadpool(ledger.check_lease, allocation_id, token)
+    if not ledger.allocations.knows_lease(allocation_id, token):
+        await run_in_threadpool(ledger.allocations.check_lease, allocation_id, token)
     return Caller("lease", f"holder of {allocation_id}")
 
 

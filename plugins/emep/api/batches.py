@@ -29,7 +29,11 @@ def submit_all(
             outcomes[place] = BatchOutcome(status=problem["status"], problem=problem)
         except EmepError as error:
             outcomes[place] = BatchOutcome(status=error.status, problem=document_of(error))
-    answers = ledger.submit_batch([(request, submitter) for _, request, submitter in good]) if good else []
+    answers = (
+        ledger.submissions.submit_batch([(request, submitter) for _, request, submitter in good])
+        if good
+        else []
+    )
     created = 0
     for (place, _, _), answer in zip(good, answers, strict=True):
         if isinstance(answer, EmepError):

@@ -46,7 +46,7 @@ async def require_job_changer(request: Request, caller: Caller) -> None:
     verb = "cancel" if request.method == "DELETE" else "requeue"
 
     def check() -> None:
-        require_change(caller, get_runtime(request).ledger.job(job_id), verb)
+        require_change(caller, get_runtime(request).ledger.jobs.get(job_id), verb)
 
     await run_in_threadpool(check)
 
@@ -59,7 +59,7 @@ async def require_letter_changer(request: Request, caller: Caller) -> None:
     verb = "discard the dead letter of" if request.method == "DELETE" else "requeue"
 
     def check() -> None:
-        require_change(caller, get_runtime(request).ledger.dead_letter(letter_id).job, verb)
+        require_change(caller, get_runtime(request).ledger.dead_letters.get(letter_id).job, verb)
 
     await run_in_threadpool(check)
 
@@ -71,7 +71,7 @@ async def require_asker(request: Request, caller: Caller) -> None:
     allocation_id = _named(request, "allocation_id", "allocation")
 
     def check() -> None:
-        submitted_by, dag_id = get_runtime(request).ledger.asker(allocation_id)
+        submitted_by, dag_id = get_runtime(request).ledger.leases.asker(allocation_id)
         is_admin = "admin" in {role.lower() for role in caller.roles}
         if not is_admin and not (caller.name == submitted_by and may_edit_tasks(caller, dag_id)):
             raise ForbiddenError(

@@ -49,8 +49,8 @@ class Runtime:
 
     def start(self) -> None:
         """Begin to schedule."""
-        self.ledger.database.prepare()
-        self.ledger.policies.start()
+        self.ledger.context.database.prepare()
+        self.ledger.context.policies.start()
         self.runner.start()
         self.follower.start()
 
@@ -58,7 +58,7 @@ class Runtime:
         """End both threads; waiters answer at once."""
         self.follower.stop()
         self.runner.stop()
-        self.ledger.policies.stop()
+        self.ledger.context.policies.stop()
         self.follower.join()
 
 

@@ -18,9 +18,11 @@ from emep.api.schemas import (
     Page,
 )
 from emep.exceptions import ConflictError, NotAuthenticatedError, StaleEpochError
+from emep.ledger.context import LedgerContext
 from emep.ledger.database import Transaction
-from emep.ledger.ends import EXIT_DONE, EXIT_PREEMPTED, Ends, as_ended, sentence_of
+from emep.ledger.ends import EXIT_DONE, EXIT_PREEMPTED, JobOutcomes, as_ended, sentence_of
 from emep.ledger.ids import same_secret, token_digest
+from emep.ledger.lifecycle import AllocationLifecycle
 from emep.ledger.repository import get_allocation, get_job
 from emep.ledger.states import (
     LIVE_ALLOCATION_STATES,
@@ -57,8 +59,13 @@ def effective_max_duration(job: Job, policy: Policy) -> float | None:
     return None if queue is None else queue.default_max_duration
 
 
-class Allocations(Ends):
-    """The part of the ledger service that whoever holds an allocation talks to."""
+class Allocations:
+    """Answers the holders of allocations: leases checked and renewed, work completed."""
+
+    def __init__(self, context: LedgerContext, lifecycle: AllocationLifecycle, outcomes: JobOutcomes) -> None:
+        self._context = context
+        self._lifecycle = lifecycle
+        self._outcomes = outcomes
 
     def check_lease(self, allocation_id: str, token: str) -> None:
         """Raises NotAuthenticatedError where the token is not this allocation's (whether it exists is not
@@ -66,32 +73,32 @@ class Allocations(Ends):
         """
         if self.knows_lease(allocation_id, token):
             return
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             stored = session.scalar(select(Allocation.token_sha256).where(Allocation.id == allocation_id))
         if not same_secret(token_digest(token), stored or ""):
             raise NotAuthenticatedError("this lease token is not valid for this allocation")
-        self.known_leases.keep_digest(allocation_id, token_digest(token))
+        self._context.known_leases.keep_digest(allocation_id, token_digest(token))
 
     def knows_lease(self, allocation_id: str, token: str) -> bool:
         """Whether the token is known, without asking the database, to be this allocation's."""
-        return same_secret(token_digest(token), self.known_leases.digest(allocation_id) or "")
+        return same_secret(token_digest(token), self._context.known_leases.digest(allocation_id) or "")
 
-    def allocations(self, *, live_only: bool = True, after: str | None = None, limit: int = 100) -> Page:
+    def page(self, *, live_only: bool = True, after: str | None = None, limit: int = 100) -> Page:
         """A page of allocations, newest first."""
         where = [Allocation.state.in_([state.value for state in LIVE_ALLOCATION_STATES])] if live_only else []
         query = select(Allocation).where(*where).order_by(Allocation.id.desc()).limit(limit + 1)
         if after is not None:
             query = query.where(Allocation.id < after)
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             total = session.scalar(select(func.count()).select_from(Allocation).where(*where)) or 0
             rows = list(session.scalars(query))
             views = allocation_views(session, rows[:limit])
         cursor = rows[limit - 1].id if len(rows) > limit else None
         return Page(items=views, total=total, next=cursor)
 
-    def allocation(self, allocation_id: str) -> AllocationView:
+    def get(self, allocation_id: str) -> AllocationView:
         """One allocation; NotFoundError where there is none."""
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             return allocation_view(session, get_allocation(session, allocation_id))
 
     # ---- heartbeat -----------------------------------------------------------------------------------------
@@ -102,13 +109,13 @@ class Allocations(Ends):
         The first one makes the job ``running``. Raises StaleEpochError, which tells the caller to abort,
         where the allocation is over or the epoch is another.
         """
-        if self.known_leases.is_written(allocation_id, beat.checkpoint):
+        if self._context.known_leases.is_written(allocation_id, beat.checkpoint):
             lease = self._lease_seconds(beat)
-            if self.database.write(lambda tx: self._renew(tx, allocation_id, beat, lease)):
+            if self._context.database.write(lambda tx: self._renew(tx, allocation_id, beat, lease)):
                 return HeartbeatAnswer(directive=Directive.CONTINUE, lease_seconds=lease)
-        answer = self.database.write(lambda tx: self._heartbeat(tx, allocation_id, beat))
+        answer = self._context.database.write(lambda tx: self._heartbeat(tx, allocation_id, beat))
         if beat.checkpoint is not None:
-            self.known_leases.keep_checkpoint(allocation_id, beat.checkpoint)
+            self._context.known_leases.keep_checkpoint(allocation_id, beat.checkpoint)
         return answer
 
     def _lease_seconds(self, beat: Heartbeat) -> float:
@@ -116,7 +123,7 @@ class Allocations(Ends):
 
         Whoever watches from outside may be restarted while the work goes on unharmed, so theirs lasts longer.
         """
-        lease = self.policy.lease
+        lease = self._context.policy.lease
         return lease.max_silence if beat.watched else lease.expiry
 
     @staticmethod
@@ -144,7 +151,7 @@ class Allocations(Ends):
             get_job(tx.session, written, lock=True)
         allocation = self._held(tx, allocation_id, beat.epoch)
         told = allocation.yield_deadline is not None
-        lease = self.policy.lease.expiry if told else self._lease_seconds(beat)
+        lease = self._context.policy.lease.expiry if told else self._lease_seconds(beat)
         values: dict[str, Any] = {"heartbeat_at": tx.now}
         is_first = allocation.state == AllocationState.GRANTED.value
         overdue = allocation.yield_deadline is not None and tx.now > allocation.yield_deadline
@@ -172,7 +179,7 @@ class Allocations(Ends):
 
     def _first_heartbeat(self, tx: Transaction, allocation: Allocation, values: dict[str, Any]) -> None:
         job = get_job(tx.session, allocation.job_id, lock=True)
-        limit = effective_max_duration(job, self.policy)
+        limit = effective_max_duration(job, self._context.policy)
         values["first_heartbeat_at"] = tx.now
         values["ends_by"] = None if limit is None else tx.now + limit
         tx.move_job(
@@ -253,7 +260,7 @@ class Allocations(Ends):
             self._end(tx, job, allocation, end, actor)
             return job_view(tx.session, job)
 
-        return self.database.write(work, holds=True)
+        return self._context.database.write(work, holds=True)
 
     def _end(self, tx: Transaction, job: Job, allocation: Allocation, end: Completion, actor: str) -> None:
         cause = YieldCause(allocation.yield_cause) if allocation.yield_cause else None
@@ -261,7 +268,7 @@ class Allocations(Ends):
             # Over before its first heartbeat.
             tx.move_job(job, JobEvent.STARTED, started_at=job.started_at or tx.now)
         sentence = sentence_of(end)
-        self.end_allocation(
+        self._lifecycle.end(
             tx,
             allocation,
             AllocationEvent.RELEASED,
@@ -273,7 +280,7 @@ class Allocations(Ends):
         )
         job.exit_code, job.result = end.exit_code, end.result
         tx.session.flush()
-        self.ended_with(tx, job, allocation, end, cause, actor)
+        self._outcomes.ended_with(tx, job, allocation, end, cause, actor)
 
 
 def _checkpoint_time(checkpoint: dict[str, Any], now: float) -> float:

@@ -46,13 +46,13 @@ PAGE = 500
 
 def check_up(ledger: LedgerService, since: int | None, limit: int = PAGE) -> Checkup:
     """What the hardware's watch has found after the event ``since`` (None: from now on), oldest first."""
-    policy, now = ledger.policy, ledger.now
-    with ledger.database.read() as session:
+    policy, now = ledger.context.policy, ledger.context.now
+    with ledger.context.database.read() as session:
         newest = clock_row(session)[0]
         after = newest if since is None or since > newest else since
         rows = session.scalars(_findings(after, newest).limit(limit)).all()
         cursor = rows[-1].id if len(rows) == limit else newest
-        silent_before = now - ledger.alive_for()
+        silent_before = now - ledger.context.alive_for()
         silent = select(Node.name).where(or_(Node.has_left, Node.last_report_at < silent_before))
         return Checkup(
             findings=[_finding(row) for row in rows],

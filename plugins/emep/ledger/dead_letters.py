@@ -12,12 +12,13 @@ from sqlalchemy import func, select
 from emep.api.schemas import DeadLetterState, DeadLetterView, JobState, JobView, Page
 from emep.exceptions import ConflictError, NotFoundError
 from emep.ledger.airflow_tasks import clear_task
+from emep.ledger.context import LedgerContext
 from emep.ledger.database import LostRaceError, Transaction
+from emep.ledger.evictions import Evictions
 from emep.ledger.pending_bound import too_many
 from emep.ledger.repository import current_allocation, get_job
 from emep.ledger.states import LIVE_JOB_STATES, JobEvent, YieldCause
 from emep.ledger.tables import DeadLetter, Job
-from emep.ledger.taking_back import TakingBack
 from emep.ledger.views import job_view, job_views, to_datetime
 
 _GOES_BACK = frozenset({YieldCause.PREEMPTION, YieldCause.DRAIN, YieldCause.UNHEALTHY, YieldCause.REQUEUE})
@@ -25,8 +26,12 @@ _GOES_BACK = frozenset({YieldCause.PREEMPTION, YieldCause.DRAIN, YieldCause.UNHE
 OPEN, REQUEUED, DISCARDED = (state.value for state in DeadLetterState)
 
 
-class DeadLetters(TakingBack):
-    """The part of the ledger service by which operators put jobs back, and look after dead letters."""
+class DeadLetters:
+    """Puts jobs back, and looks after dead letters."""
+
+    def __init__(self, context: LedgerContext, evictions: Evictions) -> None:
+        self._context = context
+        self._evictions = evictions
 
     # ---- jobs ----------------------------------------------------------------------------------------------
 
@@ -49,7 +54,7 @@ class DeadLetters(TakingBack):
             return job_view(tx.session, get_job(tx.session, job_id))
 
         with self._place_for(job_id, actor):
-            return self.database.write(work)
+            return self._context.database.write(work)
 
     @contextmanager
     def _place_for(self, job_id: str, actor: str) -> Iterator[None]:
@@ -57,14 +62,14 @@ class DeadLetters(TakingBack):
 
         An operator who puts jobs back after an outage is not held up by their users' bounds.
         """
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             job = get_job(session, job_id)
             user, is_live = job.user, JobState(job.state) in LIVE_JOB_STATES
         if is_live or user != actor:
             yield
             return
-        limit = self.policy.limits.pending_jobs
-        with self.pending_bound.places(Counter([user]), limit) as (places, is_taken):
+        limit = self._context.policy.limits.pending_jobs
+        with self._context.pending_bound.places(Counter([user]), limit) as (places, is_taken):
             if places[user] < 1:
                 raise too_many(user, limit)
             yield
@@ -77,7 +82,7 @@ class DeadLetters(TakingBack):
         allocation = current_allocation(tx.session, job, lock=True)
         if allocation is None or JobState(job.state) not in LIVE_JOB_STATES:
             raise LostRaceError(f"job {job_id} has changed meanwhile")
-        if self.take_back(tx, job, allocation, YieldCause.REQUEUE, why, actor):
+        if self._evictions.take_back(tx, job, allocation, YieldCause.REQUEUE, why, actor):
             return
         if allocation.yield_cause is None or YieldCause(allocation.yield_cause) not in _GOES_BACK:
             raise ConflictError(
@@ -127,7 +132,7 @@ class DeadLetters(TakingBack):
 
     # ---- letters -------------------------------------------------------------------------------------------
 
-    def dead_letters(self, state: str | None = OPEN, after: str | None = None, limit: int = 100) -> Page:
+    def page(self, state: str | None = OPEN, after: str | None = None, limit: int = 100) -> Page:
         """A page of dead letters, newest job first; ``state`` None: resolved ones too."""
         where = [] if state is None else [DeadLetter.state == state]
         query = (
@@ -139,32 +144,32 @@ class DeadLetters(TakingBack):
         )
         if after is not None:
             query = query.where(DeadLetter.job_id < after)
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             total = session.scalar(select(func.count()).select_from(DeadLetter).where(*where)) or 0
             rows = session.execute(query).all()
             jobs = {view.id: view for view in job_views(session, [job for _, job in rows[:limit]])}
         items = [_view(letter, jobs[letter.job_id]) for letter, _ in rows[:limit]]
         return Page(items=items, total=total, next=items[-1].id if len(rows) > limit else None)
 
-    def dead_letter(self, letter_id: str) -> DeadLetterView:
+    def get(self, letter_id: str) -> DeadLetterView:
         """One dead letter, named by its job's id; NotFoundError where there is none."""
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             letter = session.get(DeadLetter, letter_id)
             if letter is None:
                 raise _no_letter(letter_id)
             return _view(letter, job_view(session, get_job(session, letter_id)))
 
-    def requeue_dead_letter(self, letter_id: str, *, actor: str, reason: str = "") -> DeadLetterView:
+    def requeue(self, letter_id: str, *, actor: str, reason: str = "") -> DeadLetterView:
         """Run the job of an open dead letter again, as ``requeue_job`` does.
 
         Raises ConflictError for one that is resolved, or whose task cannot be cleared, and TooManyError.
         """
         why = reason or f"requeued by {actor}"
-        self.dead_letter(letter_id)  # raises NotFoundError in the letter's own words
+        self.get(letter_id)  # raises NotFoundError in the letter's own words
         with self._place_for(letter_id, actor):
             return self._on_open_letter(letter_id, lambda tx: self._run_again(tx, letter_id, why, actor))
 
-    def discard_dead_letter(self, letter_id: str, *, actor: str, reason: str = "") -> DeadLetterView:
+    def discard(self, letter_id: str, *, actor: str, reason: str = "") -> DeadLetterView:
         """Resolve an open dead letter without running anything; the job stays as it ended."""
 
         def discard(tx: Transaction) -> None:
@@ -188,8 +193,8 @@ class DeadLetters(TakingBack):
                 )
             do(tx)
 
-        self.database.write(work)
-        return self.dead_letter(letter_id)
+        self._context.database.write(work)
+        return self.get(letter_id)
 
     @staticmethod
     def _resolve(tx: Transaction, letter: DeadLetter, job: Job, state: str, why: str, actor: str) -> None:

@@ -9,12 +9,13 @@ from sqlalchemy import select
 
 from emep.api.schemas import NodePatch, NodeView
 from emep.exceptions import InvalidError, NotFoundError
+from emep.ledger.context import LedgerContext
 from emep.ledger.database import LostRaceError, Transaction
 from emep.ledger.doubts.checks import clear_checks
+from emep.ledger.evictions import Evictions
 from emep.ledger.repository import current_allocation, get_job, get_node
 from emep.ledger.states import LIVE_ALLOCATION_STATES, YieldCause
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node
-from emep.ledger.taking_back import TakingBack
 from emep.ledger.views import node_views
 
 _LIVE = [state.value for state in LIVE_ALLOCATION_STATES]
@@ -22,8 +23,12 @@ PATCHABLE = ("pool", "rack", "block", "labels", "network_bandwidth_gbps")
 """Fields of a node that an operator may set over what its agent says."""
 
 
-class Drains(TakingBack):
-    """The part of the ledger service by which operators change nodes."""
+class Drains:
+    """Takes nodes out of service, brings them back, and corrects their descriptions."""
+
+    def __init__(self, context: LedgerContext, evictions: Evictions) -> None:
+        self._context = context
+        self._evictions = evictions
 
     def drain(
         self, name: str, gpu: int | None = None, *, now: bool = False, reason: str = "", actor: str
@@ -48,9 +53,9 @@ class Drains(TakingBack):
                 raise LostRaceError(f"work of {name} has come or gone meanwhile")
             why = f"{_where(name, gpu)} is drained" + (f": {reason}" if reason else "")
             for job, allocation in leaving:
-                self.take_back(tx, job, allocation, YieldCause.DRAIN, why, actor)
+                self._evictions.take_back(tx, job, allocation, YieldCause.DRAIN, why, actor)
 
-        self.database.write(work, holds=True)
+        self._context.database.write(work, holds=True)
         return self._view(name)
 
     def resume(self, name: str, gpu: int | None = None, *, reason: str = "", actor: str) -> NodeView:
@@ -72,7 +77,7 @@ class Drains(TakingBack):
                 tx.changes_holds()
                 self._emit(tx, "resumed", name, gpu, actor, reason)
 
-        self.database.write(work, holds=True)
+        self._context.database.write(work, holds=True)
         return self._view(name)
 
     def patch_node(self, name: str, patch: NodePatch, *, reason: str = "", actor: str) -> NodeView:
@@ -102,15 +107,15 @@ class Drains(TakingBack):
             sets = {field: getattr(node, field) for field in given}
             tx.emit("node_changed", node=name, actor=actor, reason=reason, before=before, after=sets)
 
-        self.database.write(work, holds=True)
-        self.known_nodes.forget()
+        self._context.database.write(work, holds=True)
+        self._context.known_nodes.forget()
         return self._view(name)
 
     # ---- helpers -------------------------------------------------------------------------------------------
 
     def _view(self, name: str) -> NodeView:
-        with self.database.read() as session:
-            return node_views(session, self.now, self.alive_for(), name)[0]
+        with self._context.database.read() as session:
+            return node_views(session, self._context.now, self._context.alive_for(), name)[0]
 
     @staticmethod
     def _lock_hardware(tx: Transaction, name: str, gpu: int | None) -> tuple[Node, Sequence[Gpu]]:

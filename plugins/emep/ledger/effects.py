@@ -17,6 +17,7 @@ from emep.api.schemas import JobState
 from emep.ledger.audit_log import LABELS, job_words
 from emep.ledger.database import Transaction
 from emep.ledger.ids import allocation_id, lease_token, token_digest
+from emep.ledger.lifecycle import release_holds
 from emep.ledger.node_rows import takes_work
 from emep.ledger.repository import chunks, current_allocation, get_job
 from emep.ledger.service import LedgerService
@@ -59,7 +60,7 @@ class Effects:
     def _start_all(self, tx: Transaction, starts: tuple[Start, ...]) -> None:
         gpus = self._lock_gpus(tx, starts)
         alive = self._alive_nodes(tx)
-        budget = self.ledger.pools.budget(tx, {gpu.node for gpu in gpus})
+        budget = self.ledger.context.pools.budget(tx, {gpu.node for gpu in gpus})
         jobs = self._lock_jobs(tx, [start.job_id for start in starts])
         trials = set(
             tx.session.scalars(select(Node.name).where(Node.check_state == CheckState.PROBATION.value))
@@ -83,8 +84,8 @@ class Effects:
                 granted.append((start, job, self._allocation(tx, start, job, rows)))
         self._insert(tx, [allocation for _, _, allocation in granted])
         self._grant(tx, granted)
-        self.ledger.release_holds_of(tx, [job.id for _, job, _ in granted])
-        self.ledger.pools.after_grants(tx, budget)
+        release_holds(tx, [job.id for _, job, _ in granted])
+        self.ledger.context.pools.after_grants(tx, budget)
 
     @staticmethod
     def _lock_gpus(tx: Transaction, starts: tuple[Start, ...]) -> dict[GpuId, HeldGpu]:
@@ -101,7 +102,7 @@ class Effects:
         return found
 
     def _alive_nodes(self, tx: Transaction) -> set[str]:
-        since = tx.now - self.ledger.alive_for()
+        since = tx.now - self.ledger.context.alive_for()
         return set(tx.session.scalars(select(Node.name).where(takes_work(since))))
 
     @staticmethod
@@ -114,14 +115,14 @@ class Effects:
         return found
 
     def _allocation(self, tx: Transaction, start: Start, job: Job, gpus: list[HeldGpu]) -> Allocation:
-        policy, epoch = self.ledger.policy, job.epoch + 1
+        policy, epoch = self.ledger.context.policy, job.epoch + 1
         name = allocation_id(job.id, epoch)
         return Allocation(
             id=name,
             job_id=job.id,
             epoch=epoch,
             state=AllocationState.GRANTED.value,
-            token_sha256=token_digest(lease_token(self.ledger.settings.secret_key, name, epoch)),
+            token_sha256=token_digest(lease_token(self.ledger.context.settings.secret_key, name, epoch)),
             runtime=job.runtime,
             gpus=[[gpu.node, gpu.gpu_index, gpu.uuid] for gpu in gpus],
             nodes=list(start.placement.nodes),
@@ -191,7 +192,7 @@ class Effects:
             return
         state = JobState(job.state)
         if state is JobState.RUNNING:
-            self.ledger.tell_to_yield(
+            self.ledger.lifecycle.tell_to_yield(
                 tx,
                 job,
                 allocation,
@@ -204,7 +205,7 @@ class Effects:
             # Nothing of it has reported yet: it is taken back at once, and its agent told to abort.
             allocation.held_for = preemption.for_job
             tx.session.flush()
-            self.ledger.end_allocation(
+            self.ledger.lifecycle.end(
                 tx,
                 allocation,
                 AllocationEvent.LOST,
@@ -212,7 +213,7 @@ class Effects:
                 reason=preemption.reason,
                 confirmed=False,
             )
-            self.ledger.yielded(tx, job, YieldCause.PREEMPTION, preemption.reason)
+            self.ledger.outcomes.yielded(tx, job, YieldCause.PREEMPTION, preemption.reason)
         elif state is JobState.YIELDING and allocation.held_for is None:
             allocation.held_for = preemption.for_job
             tx.emit("held", allocation=allocation, reason=preemption.reason, plan=False)

@@ -15,10 +15,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from emep.api.schemas import Completion, JobState
-from emep.ledger.base import LedgerBase
+from emep.ledger.burial import bury
+from emep.ledger.context import LedgerContext
 from emep.ledger.database import Transaction
 from emep.ledger.doubts.checks import note_failure, note_success
 from emep.ledger.job_rows import model_job
+from emep.ledger.lifecycle import AllocationLifecycle, release_holds
 from emep.ledger.node_rows import read_nodes
 from emep.ledger.repository import current_allocation
 from emep.ledger.states import AllocationEvent, JobEvent, YieldCause
@@ -91,8 +93,12 @@ def as_ended(end: Completion) -> Completion:
     return end
 
 
-class Ends(LedgerBase):
+class JobOutcomes:
     """The moves of a job out of its allocation, and out of the queue."""
+
+    def __init__(self, context: LedgerContext, lifecycle: AllocationLifecycle) -> None:
+        self._context = context
+        self._lifecycle = lifecycle
 
     def ended_with(
         self,
@@ -133,14 +139,30 @@ class Ends(LedgerBase):
     ) -> None:
         """What an end says of the nodes; bad input, and what was asked for, says nothing."""
         if what is Verdict.COMPLETED:
-            note_success(tx, self.policy.node_checks, job, allocation)
+            note_success(tx, self._context.policy.node_checks, job, allocation)
         elif (
             what in (Verdict.INFRASTRUCTURE, Verdict.FAILED)
             and end.exit_code not in (EXIT_BAD_INPUT, EXIT_PREEMPTED)
             and cause is not YieldCause.UNHEALTHY
         ):
-            checks, reason = self.policy.node_checks, sentence_of(end)
+            checks, reason = self._context.policy.node_checks, sentence_of(end)
             note_failure(tx, checks, job, allocation, reason, began=began)
+
+    def lose(self, tx: Transaction, job: Job, allocation: Allocation, code: str, reason: str) -> None:
+        """End an allocation as lost; its GPUs stay held until the agents confirm that nothing runs there."""
+        cause = YieldCause(allocation.yield_cause) if allocation.yield_cause else None
+        self._lifecycle.end(tx, allocation, AllocationEvent.LOST, code=code, reason=reason, confirmed=False)
+        if cause is not None and cause is not YieldCause.UNHEALTHY:
+            # It had been told to end: where it goes was decided then, and nothing counts twice.
+            self.after_yield(tx, job, cause)
+        else:
+            if code == "start_deadline":
+                # One minute or ten: it says how long it was waited for, and that differs.
+                reason_of_node = "no heartbeat within the start deadline"
+                note_failure(
+                    tx, self._context.policy.node_checks, job, allocation, reason_of_node, began=False
+                )
+            self.requeue(tx, job, code, reason)
 
     def after_yield(self, tx: Transaction, job: Job, cause: YieldCause) -> None:
         """Where a job goes that stopped because it was told to."""
@@ -176,7 +198,7 @@ class Ends(LedgerBase):
         At most ``retries.max_infrastructure`` times, each twice as late as the one before: the n-th waits
         ``min(backoff * 2**n, max_backoff)`` seconds. Then it is a dead letter.
         """
-        retries = self.policy.retries
+        retries = self._context.policy.retries
         used_up = job.requeues >= retries.max_infrastructure
         wait = min(retries.backoff * 2.0 ** min(job.requeues, 60), retries.max_backoff)
         tx.move_job(
@@ -196,12 +218,12 @@ class Ends(LedgerBase):
         )
 
     def _dead_for_infrastructure(self, tx: Transaction, job: Job, code: str, reason: str) -> None:
-        times = self.policy.retries.max_infrastructure
+        times = self._context.policy.retries.max_infrastructure
         requeued = f"requeued {count_of(times, 'time')} for lost infrastructure"
         sentence = f"{requeued}, no more are allowed; the last: {reason}"
         tx.move_job(job, JobEvent.DIED, ended_at=tx.now, reason_code=code, reason=sentence)
         tx.emit("dead", job=job, code="requeues_used_up", reason=sentence)
-        self.bury(tx, job, "requeues_used_up", sentence)
+        bury(tx, job, "requeues_used_up", sentence)
 
     # ---- out of GPU memory ---------------------------------------------------------------------------------
 
@@ -214,9 +236,9 @@ class Ends(LedgerBase):
             return
         changes = _on_cpu(job)
         columns = {column.key: getattr(job, column.key) for column in Job.__mapper__.column_attrs}
-        changed = model_job(SimpleNamespace(**(columns | changes)), self.policy)
+        changed = model_job(SimpleNamespace(**(columns | changes)), self._context.policy)
         nodes = read_nodes(tx.session, alive_since=0.0)
-        reject = validate_job(changed, nodes, self.policy)
+        reject = validate_job(changed, nodes, self._context.policy)
         if reject is not None:
             sentence = f"{own} (out of GPU memory); it cannot run on the CPU either: {reject.message}"
             self.fail(tx, job, f"exit_{end.exit_code}", sentence, actor)
@@ -244,7 +266,7 @@ class Ends(LedgerBase):
         tx.move_job(job, event, ended_at=tx.now, reason_code=code, reason=reason)
         tx.emit("dead" if last else "failed", job=job, code=code, reason=reason, actor=actor)
         if last:
-            self.bury(tx, job, code, reason)
+            bury(tx, job, code, reason)
 
     def cancelled(self, tx: Transaction, job: Job) -> None:
         """End a job that was told to yield because somebody cancelled it."""
@@ -260,7 +282,7 @@ class Ends(LedgerBase):
         state = JobState(job.state)
         allocation = current_allocation(tx.session, job, lock=True)
         if state is JobState.RUNNING and allocation is not None:
-            self.tell_to_yield(tx, job, allocation, YieldCause.CANCEL, reason, actor=actor)
+            self._lifecycle.tell_to_yield(tx, job, allocation, YieldCause.CANCEL, reason, actor=actor)
         elif state is JobState.YIELDING and allocation is not None:
             if allocation.yield_cause != YieldCause.CANCEL.value:
                 allocation.yield_cause = YieldCause.CANCEL.value
@@ -269,7 +291,7 @@ class Ends(LedgerBase):
         elif state in (JobState.PENDING, JobState.STARTING):
             self._take_back(tx, job, "cancelled", reason, actor)
             tx.move_job(job, JobEvent.CANCELLED, ended_at=tx.now, reason_code="cancelled", reason=reason)
-            self.release_holds(tx, job.id)
+            release_holds(tx, [job.id])
             tx.emit("cancelled", job=job, actor=actor, reason=reason)
         else:
             return False
@@ -286,24 +308,24 @@ class Ends(LedgerBase):
             last = job.dag_id is not None and job.last_try
             event = JobEvent.DIED if last else JobEvent.CANCELLED
             tx.move_job(job, event, ended_at=tx.now, reason_code=code.value, reason=reason)
-            self.release_holds(tx, job.id)
+            release_holds(tx, [job.id])
             tx.emit("dead" if last else "cancelled", job=job, code=code.value, reason=reason)
             if last:
-                self.bury(tx, job, code.value, reason)
+                bury(tx, job, code.value, reason)
         elif state is JobState.STARTING:
             self._take_back(tx, job, code.value, reason, "scheduler")
             self.fail(tx, job, code.value, reason)
         elif state is JobState.RUNNING:
             allocation = current_allocation(tx.session, job, lock=True)
             if allocation is not None:
-                self.tell_to_yield(tx, job, allocation, code, reason)
+                self._lifecycle.tell_to_yield(tx, job, allocation, code, reason)
 
     def _take_back(self, tx: Transaction, job: Job, code: str, reason: str, actor: str) -> None:
         """End the allocation of a job that has not reported yet, if it has one."""
         allocation = current_allocation(tx.session, job, lock=True)
         if JobState(job.state) is JobState.STARTING and allocation is not None:
             lost = AllocationEvent.LOST
-            self.end_allocation(tx, allocation, lost, code=code, reason=reason, actor=actor, confirmed=False)
+            self._lifecycle.end(tx, allocation, lost, code=code, reason=reason, actor=actor, confirmed=False)
 
 
 def sentence_of(end: Completion) -> str:

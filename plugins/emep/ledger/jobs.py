@@ -8,20 +8,22 @@ from sqlalchemy import ColumnElement, true
 
 from emep.api.schemas import ENDED_STATES, Changes, JobState, JobView, Page
 from emep.exceptions import ConflictError
+from emep.ledger.context import LedgerContext
 from emep.ledger.database import Transaction
-from emep.ledger.ends import Ends
-from emep.ledger.judging import Submitter, gang_size
+from emep.ledger.ends import JobOutcomes
 from emep.ledger.repository import changed_jobs, clock_row, count_and_page, get_job, jobs_by_id
-from emep.ledger.submission import Submissions
 from emep.ledger.tables import Job
 from emep.ledger.views import job_view, job_views
 
 MAX_CHANGES = 500
-__all__ = ["Jobs", "Submitter", "gang_size"]
 
 
-class Jobs(Submissions, Ends):
-    """The part of the ledger service that deals with jobs."""
+class Jobs:
+    """Cancels and reads jobs."""
+
+    def __init__(self, context: LedgerContext, outcomes: JobOutcomes) -> None:
+        self._context = context
+        self._outcomes = outcomes
 
     # ---- cancellation --------------------------------------------------------------------------------------
 
@@ -35,25 +37,22 @@ class Jobs(Submissions, Ends):
 
         def work(tx: Transaction) -> JobView:
             job = get_job(tx.session, job_id, lock=True)
-            if JobState(job.state) is not JobState.CANCELLED and not self.call_off(tx, job, why, actor):
+            if JobState(job.state) is not JobState.CANCELLED and not self._outcomes.call_off(
+                tx, job, why, actor
+            ):
                 raise ConflictError(f"job {job_id} has ended already: {job.state}", state=job.state)
             return job_view(tx.session, job)
 
-        return self.database.write(work)
+        return self._context.database.write(work)
 
     # ---- reading -------------------------------------------------------------------------------------------
 
-    def job(self, job_id: str) -> JobView:
+    def get(self, job_id: str) -> JobView:
         """One job; NotFoundError where there is none."""
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             return job_view(session, get_job(session, job_id))
 
-    def job_dag(self, job_id: str) -> str | None:
-        """The DAG whose task asked for the job, as stored: what write routes authorise on."""
-        with self.database.read() as session:
-            return get_job(session, job_id).dag_id
-
-    def jobs(
+    def page(
         self,
         *,
         states: Collection[JobState] = (),
@@ -83,7 +82,7 @@ class Jobs(Submissions, Ends):
                 where.append(column == value)
         if project is not None:
             where.append((Job.project == project) | Job.project.startswith(f"{project}/", autoescape=True))
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             total, rows = count_and_page(session, where, after, limit + 1, by_end=by_end)
             page = rows[:limit]
             cursor = page[-1].id if len(rows) > limit else None
@@ -91,7 +90,7 @@ class Jobs(Submissions, Ends):
 
     def changes(self, since: int, ids: Collection[str] | None = None, limit: int = MAX_CHANGES) -> Changes:
         """Jobs with events after the cursor ``since``, each once, as they are now, and the next cursor."""
-        with self.database.read_consistent() as session:
+        with self._context.database.read_consistent() as session:
             until = clock_row(session)[0]
             if since >= until:
                 return Changes(jobs=[], cursor=min(since, until))

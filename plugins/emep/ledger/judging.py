@@ -11,8 +11,8 @@ from sqlalchemy import inspect
 from emep.api.engine_names import check_engine, check_startable
 from emep.api.schemas import JobRequest
 from emep.exceptions import InvalidError
-from emep.ledger.base import LedgerBase
 from emep.ledger.confines import check_spec
+from emep.ledger.context import LedgerContext
 from emep.ledger.job_rows import model_job
 from emep.ledger.tables import Job
 from emep.policy import Policy
@@ -60,8 +60,11 @@ class Prepared:
         return None if key is None else (self.values["submitted_by"], key)
 
 
-class Judging(LedgerBase):
-    """The part of the ledger service that decides about requests before they are written."""
+class JobValidator:
+    """Decides about requests before they are written."""
+
+    def __init__(self, context: LedgerContext) -> None:
+        self._context = context
 
     def prepare(self, request: JobRequest, submitter: Submitter) -> Prepared:
         """Everything that can be said of a request before it is written.
@@ -69,8 +72,8 @@ class Judging(LedgerBase):
         Raises InvalidError for what no ledger should keep.
         """
         if request.runtime == "agent":
-            check_engine(request.spec, self.settings.extra_engines)
-        policy = self.policy
+            check_engine(request.spec, self._context.settings.extra_engines)
+        policy = self._context.policy
         gpus, nodes = gang_size(request)
         check_startable(
             runtime=request.runtime,
@@ -118,7 +121,7 @@ class Judging(LedgerBase):
             "requeues": 0,
             "avoid_nodes": None,
         }
-        check_spec(values, self.settings.artifact_uri, policy.roots)
+        check_spec(values, self._context.settings.artifact_uri, policy.roots)
         reject = self._reject(values, submitter, policy)
         return Prepared(values, task.execution_timeout if task else None, reject)
 
@@ -150,7 +153,7 @@ class Judging(LedgerBase):
         """Why no state of the cluster holds the job; a refusal is for good, so it is never out of date."""
         asked = model_job(job, policy)
         for check in (False, True):
-            index = self.known_nodes.index(check=check)
+            index = self._context.known_nodes.index(check=check)
             reject = validate_job(asked, index, policy)
             if reject is None or (reject.code in _CAPACITY and not index.nodes):
                 return None

@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from emep.api.schemas import AllocationView, GpuRef, JobView, LeaseAnswer, NodeView
+from emep.api.schemas import AllocationView, GpuRef, JobView, LeaseAnswer
 from emep.exceptions import ConflictError, ForbiddenError, StaleEpochError
 from emep.ledger.allocations import effective_max_duration
+from emep.ledger.context import LedgerContext
 from emep.ledger.database import Transaction
+from emep.ledger.ends import JobOutcomes
 from emep.ledger.environment import engine_environment
 from emep.ledger.ids import lease_token
-from emep.ledger.reclaim import Reclaim
-from emep.ledger.repository import get_allocation, get_job, get_node
+from emep.ledger.lifecycle import AllocationLifecycle
+from emep.ledger.repository import get_allocation, get_job
 from emep.ledger.states import ASKER_STARTS, LIVE_ALLOCATION_STATES, AllocationState
 from emep.ledger.tables import Allocation, AllocationNode
 from emep.ledger.views import allocation_views, job_view, to_datetime
@@ -26,30 +28,35 @@ from emep.ledger.views import allocation_views, job_view, to_datetime
 _OVER = [AllocationState.LOST.value, AllocationState.RELEASED.value]
 
 
-class Leases(Reclaim):
-    """The part of the ledger service that starts no work itself and has no agent that does."""
+class Leases:
+    """Hands out leases, and takes the word of those who start work themselves."""
+
+    def __init__(self, context: LedgerContext, lifecycle: AllocationLifecycle, outcomes: JobOutcomes) -> None:
+        self._context = context
+        self._lifecycle = lifecycle
+        self._outcomes = outcomes
 
     def asker(self, allocation_id: str) -> tuple[str, str | None]:
         """Who submitted the allocation's job, and the job's DAG. NotFoundError where there is none."""
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             job = get_job(session, get_allocation(session, allocation_id).job_id)
             return job.submitted_by, job.dag_id
 
-    def lease(self, allocation_id: str, *, started: bool = False) -> LeaseAnswer:
+    def fetch(self, allocation_id: str, *, started: bool = False) -> LeaseAnswer:
         """What its holder needs to start and to renew the work; ``started`` records that it was created.
 
         The answer says whether that was recorded before: then work that is not there any more is lost, and
         must not be created again in this epoch. Raises ForbiddenError for work that an agent starts,
         StaleEpochError where the allocation is over.
         """
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             allocation = get_allocation(session, allocation_id)
             answer, is_first = self._lease(session, allocation), allocation.lease_given_at is None
         if is_first:
             # Before it is handed out: from here on something may run, whatever becomes of the asker.
-            self.database.write(lambda tx: self._note_given(tx, allocation_id))
+            self._context.database.write(lambda tx: self._note_given(tx, allocation_id))
         if started and not answer.started:
-            self.database.write(lambda tx: self._note_started(tx, allocation_id))
+            self._context.database.write(lambda tx: self._note_started(tx, allocation_id))
         return answer
 
     def _lease(self, session: Session, allocation: Allocation) -> LeaseAnswer:
@@ -58,14 +65,20 @@ class Leases(Reclaim):
         job = get_job(session, allocation.job_id)
         node = allocation.nodes[0]
         place = session.get(AllocationNode, (allocation.id, node))
-        policy = self.policy
-        left = None if allocation.yield_deadline is None else max(0.0, allocation.yield_deadline - self.now)
+        policy = self._context.policy
+        left = (
+            None
+            if allocation.yield_deadline is None
+            else max(0.0, allocation.yield_deadline - self._context.now)
+        )
         return LeaseAnswer(
             job_id=job.id,
             epoch=allocation.epoch,
-            lease_token=lease_token(self.settings.secret_key, allocation.id, allocation.epoch),
+            lease_token=lease_token(self._context.settings.secret_key, allocation.id, allocation.epoch),
             started=place is not None and place.started,
-            environment=engine_environment(job, allocation, node, self.settings, policy.lease, policy.roots),
+            environment=engine_environment(
+                job, allocation, node, self._context.settings, policy.lease, policy.roots
+            ),
             nodes=list(allocation.nodes),
             gpus=[GpuRef(node=name, index=index, uuid=uuid) for name, index, uuid in allocation.gpus],
             gpu_count=allocation.gpu_count,
@@ -115,12 +128,12 @@ class Leases(Reclaim):
             job = get_job(tx.session, allocation.job_id, lock=True)
             allocation = get_allocation(tx.session, allocation_id, lock=True)
             if AllocationState(allocation.state) in LIVE_ALLOCATION_STATES:
-                self.lose(tx, job, allocation, code, reason)
+                self._outcomes.lose(tx, job, allocation, code, reason)
             if gone:
                 self._confirm(tx, allocation)
             return job_view(tx.session, job)
 
-        return self.database.write(work)
+        return self._context.database.write(work)
 
     def report_gone(self, allocation_id: str) -> None:
         """Nothing of an allocation that is over runs any more, anywhere: its GPUs are offered again.
@@ -138,12 +151,12 @@ class Leases(Reclaim):
                 )
             self._confirm(tx, allocation)
 
-        self.database.write(work)
+        self._context.database.write(work)
 
     def _confirm(self, tx: Transaction, allocation: Allocation) -> None:
         held = select(AllocationNode.node).where(AllocationNode.allocation_id == allocation.id)
         for node in list(tx.session.scalars(held)):
-            self.confirm_gone(tx, allocation, node)
+            self._lifecycle.confirm_gone(tx, allocation, node)
 
     def leaving(self, runtime: str) -> Sequence[AllocationView]:
         """Allocations of a runtime that are over, and not confirmed gone: their GPUs are held."""
@@ -156,50 +169,8 @@ class Leases(Reclaim):
             )
             .order_by(Allocation.id)
         )
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             return allocation_views(session, session.scalars(query).all())
-
-    # ---- nodes ---------------------------------------------------------------------------------------------
-
-    def set_readiness(self, name: str, *, ready: bool, reason: str, actor: str) -> NodeView:
-        """What the cluster manager says of a node.
-
-        One that is not ready gets nothing; what was granted there and has not reported yet goes back at once.
-        """
-
-        def work(tx: Transaction) -> None:
-            node = get_node(tx.session, name, lock=True)
-            if node.is_ready == ready and node.ready_reason == reason:
-                return
-            changed, node.is_ready, node.ready_reason = node.is_ready != ready, ready, reason
-            tx.session.flush()
-            if changed:
-                event = "node_ready" if ready else "node_not_ready"
-                tx.emit(event, node=name, actor=actor, reason=reason)
-
-        self.database.write(work)
-        if not ready:
-            for allocation_id in self._not_begun(name):
-                self._safely(lambda one=allocation_id: self._lose_on_unready(one, name, reason))
-        return self.nodes(name)[0]
-
-    def _not_begun(self, node: str) -> Sequence[str]:
-        query = (
-            select(Allocation.id)
-            .join(AllocationNode, AllocationNode.allocation_id == Allocation.id)
-            .where(AllocationNode.node == node, Allocation.state == AllocationState.GRANTED.value)
-        )
-        with self.database.read() as session:
-            return list(session.scalars(query))
-
-    def _lose_on_unready(self, allocation_id: str, node: str, reason: str) -> None:
-        def work(tx: Transaction) -> None:
-            job = get_job(tx.session, get_allocation(tx.session, allocation_id).job_id, lock=True)
-            allocation = get_allocation(tx.session, allocation_id, lock=True)
-            if allocation.state == AllocationState.GRANTED.value:
-                self.lose(tx, job, allocation, "node_not_ready", f"node {node} is not ready: {reason}")
-
-        self.database.write(work)
 
 
 def _check_asker_starts(allocation: Allocation) -> None:

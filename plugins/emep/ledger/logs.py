@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from emep.api.schemas import LogChunk
 from emep.exceptions import ConflictError
-from emep.ledger.base import LedgerBase
+from emep.ledger.context import LedgerContext
 from emep.ledger.database import Transaction
 from emep.ledger.repository import get_allocation
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState
@@ -42,10 +42,13 @@ class _Part:
     """How many before them were asked for and are not kept."""
 
 
-class Logs(LedgerBase):
-    """The part of the ledger service that keeps logs."""
+class Logs:
+    """Keeps and reads the logs of allocations."""
 
-    def append_log(self, allocation_id: str, offset: int, data: bytes, *, final: bool = False) -> int:
+    def __init__(self, context: LedgerContext) -> None:
+        self._context = context
+
+    def append(self, allocation_id: str, offset: int, data: bytes, *, final: bool = False) -> int:
         """Add bytes that begin at ``offset``; those that are there already are ignored. Answers the next
         offset.
 
@@ -76,12 +79,12 @@ class Logs(LedgerBase):
             self._keep(tx.session, allocation, fresh)
             return size + len(fresh)
 
-        return self.database.write(work)
+        return self._context.database.write(work)
 
     def _check_open(self, allocation: Allocation) -> None:
         if AllocationState(allocation.state) in LIVE_ALLOCATION_STATES:
             return
-        late = self.now - (allocation.ended_at or self.now)
+        late = self._context.now - (allocation.ended_at or self._context.now)
         limit = POD_SECONDS if allocation.runtime == "kubernetes" else LATE_SECONDS
         if allocation.log_closed or late > limit:
             raise ConflictError(
@@ -92,7 +95,7 @@ class Logs(LedgerBase):
 
     def _keep(self, session: Session, allocation: Allocation, fresh: bytes) -> None:
         """Write new bytes down, and forget pieces that are wholly older than the newest that are kept."""
-        most, size = self.settings.max_log_bytes, allocation.log_size
+        most, size = self._context.settings.max_log_bytes, allocation.log_size
         allocation.log_size = size + len(fresh)
         fresh = fresh[-most:]
         begin = allocation.log_size - len(fresh)
@@ -111,23 +114,26 @@ class Logs(LedgerBase):
                 .execution_options(synchronize_session=False)
             )
 
-    def read_log(self, allocation_id: str, offset: int) -> LogChunk:
+    def read(self, allocation_id: str, offset: int) -> LogChunk:
         """Text from a byte offset on, at most 256 KiB, never half a character.
 
         Bytes that are not kept any more are named in one line of their own. ``complete`` once the allocation
         is over, nothing more comes, and all of it has been read.
         """
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             allocation = get_allocation(session, allocation_id)
             part = _read(session, allocation, offset)
         is_over = AllocationState(allocation.state) not in LIVE_ALLOCATION_STATES
         at_end = part.begin + len(part.data) >= allocation.log_size
         text, used = _decode(part.data, final=at_end and is_over)
         if part.cut:
-            most = self.settings.max_log_bytes
+            most = self._context.settings.max_log_bytes
             text = f"[{part.cut} bytes of this log were not kept: a log keeps its newest {most}]\n{text}"
         end = part.begin + used
-        is_closed = allocation.log_closed or self.now - (allocation.ended_at or self.now) >= TAIL_SECONDS
+        is_closed = (
+            allocation.log_closed
+            or self._context.now - (allocation.ended_at or self._context.now) >= TAIL_SECONDS
+        )
         complete = is_over and is_closed and end >= allocation.log_size
         return LogChunk(text=text, next_offset=end, complete=complete)
 

@@ -18,10 +18,13 @@ from emep.api.schemas import (
     ReportAnswer,
 )
 from emep.exceptions import ConflictError, InvalidError
-from emep.ledger.base import LedgerBase
+from emep.ledger.context import LedgerContext
 from emep.ledger.database import Transaction
 from emep.ledger.drains import PATCHABLE
-from emep.ledger.repository import get_job, get_node, node_allocations
+from emep.ledger.ends import JobOutcomes
+from emep.ledger.findings import run_safely
+from emep.ledger.lifecycle import AllocationLifecycle
+from emep.ledger.repository import get_allocation, get_job, get_node, node_allocations
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState, YieldCause
 from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Node
 from emep.ledger.views import node_views
@@ -32,41 +35,48 @@ REPORTED, NO_REPORT = "reported", "no_report"
 """Why a GPU is unhealthy."""
 
 
-class Nodes(LedgerBase):
-    """The part of the ledger service that knows the hardware."""
+class Nodes:
+    """Keeps the nodes, their GPUs and what is reported of them."""
 
-    def nodes(self, name: str | None = None) -> list[NodeView]:
+    def __init__(self, context: LedgerContext, lifecycle: AllocationLifecycle, outcomes: JobOutcomes) -> None:
+        self._context = context
+        self._lifecycle = lifecycle
+        self._outcomes = outcomes
+
+    def views(self, name: str | None = None) -> list[NodeView]:
         """All nodes, or the one named."""
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             if name is not None:
                 get_node(session, name)
-            return node_views(session, self.now, self.alive_for(), name)
+            return node_views(session, self._context.now, self._context.alive_for(), name)
 
-    def node_page(self, after: str | None = None, limit: int = 1000) -> Page:
+    def page(self, after: str | None = None, limit: int = 1000) -> Page:
         """A page of nodes by name; ``after`` is the last one of the page before."""
         names = select(Node.name).order_by(Node.name).limit(limit + 1)
         if after is not None:
             names = names.where(Node.name > after)
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             total = session.scalar(select(func.count()).select_from(Node)) or 0
             found = list(session.scalars(names))
             page = found[:limit]
             span = (page[0], page[-1]) if page else None
-            views = node_views(session, self.now, self.alive_for(), span=span) if span else []
+            views = (
+                node_views(session, self._context.now, self._context.alive_for(), span=span) if span else []
+            )
         return Page(items=views, total=total, next=page[-1] if len(found) > limit else None)
 
     # ---- registration --------------------------------------------------------------------------------------
 
-    def register_node(self, request: NodeRequest) -> NodeView:
+    def register(self, request: NodeRequest) -> NodeView:
         """Take a node in, or its new description; what is known of its GPUs' health is kept.
 
         Raises InvalidError where an index or UUID comes twice, ConflictError where a GPU belongs to another
         node that is alive, or one that is to go is held by a job.
         """
         _check_gpus(request.gpus)
-        self.database.write(lambda tx: self._register(tx, request), holds=True)
-        self.known_nodes.forget()
-        return self.nodes(request.name)[0]
+        self._context.database.write(lambda tx: self._register(tx, request), holds=True)
+        self._context.known_nodes.forget()
+        return self.views(request.name)[0]
 
     def _register(self, tx: Transaction, request: NodeRequest) -> None:
         node = tx.session.get(Node, request.name, with_for_update=True)
@@ -107,7 +117,7 @@ class Nodes(LedgerBase):
         ).all()
         for gpu, node in elsewhere:
             held = tx.session.get(AllocationGpu, (gpu.node, gpu.gpu_index))
-            if held is not None or tx.now - node.last_report_at <= self.policy.lease.expiry:
+            if held is not None or tx.now - node.last_report_at <= self._context.policy.lease.expiry:
                 raise ConflictError(
                     f"gpus: {gpu.uuid} belongs to node {gpu.node}, which is alive or holds work on it; "
                     "two agents must not offer one GPU",
@@ -166,8 +176,10 @@ class Nodes(LedgerBase):
             if entry.index in seen:
                 raise InvalidError(f"gpus: index {entry.index} comes twice", field="gpus")
             seen.add(entry.index)
-        self.database.write(lambda tx: self._report(tx, name, {entry.index: entry for entry in report.gpus}))
-        return ReportAnswer(**dict(self.nodes(name)[0]), xids=dict(self.policy.xids))
+        self._context.database.write(
+            lambda tx: self._report(tx, name, {entry.index: entry for entry in report.gpus})
+        )
+        return ReportAnswer(**dict(self.views(name)[0]), xids=dict(self._context.policy.xids))
 
     def _report(self, tx: Transaction, name: str, entries: dict[int, GpuHealth]) -> None:
         node = get_node(tx.session, name, lock=True)
@@ -177,7 +189,7 @@ class Nodes(LedgerBase):
             raise InvalidError(
                 f"gpus: node {name} has no GPU {unknown[0]}; register it with POST /nodes first", field="gpus"
             )
-        was_silent = tx.now - node.last_report_at > self.alive_for()
+        was_silent = tx.now - node.last_report_at > self._context.alive_for()
         node.last_report_at = node.last_check_at = tx.now
         for index, gpu in gpus.items():
             entry = entries.get(index)
@@ -198,7 +210,7 @@ class Nodes(LedgerBase):
 
     def failed_check(self, tx: Transaction, gpu: Gpu, kind: str, reason: str) -> None:
         """One failed check; enough of them in a row make the GPU unhealthy (reported or no_report)."""
-        health = self.policy.health
+        health = self._context.policy.health
         gpu.good_checks = 0
         gpu.bad_checks = min(gpu.bad_checks + 1, 1_000_000)
         if gpu.bad_checks < health.failed_checks:
@@ -219,7 +231,10 @@ class Nodes(LedgerBase):
     def _good_check(self, tx: Transaction, gpu: Gpu) -> None:
         gpu.bad_checks = 0
         gpu.good_checks = min(gpu.good_checks + 1, 1_000_000)
-        if gpu.state == GpuState.UNHEALTHY.value and gpu.good_checks >= self.policy.health.good_checks:
+        if (
+            gpu.state == GpuState.UNHEALTHY.value
+            and gpu.good_checks >= self._context.policy.health.good_checks
+        ):
             gpu.state, gpu.state_reason = GpuState.HEALTHY.value, ""
             tx.changes_holds()
             checks = count_of(gpu.good_checks, "good check")
@@ -248,29 +263,73 @@ class Nodes(LedgerBase):
             return
         job = get_job(tx.session, allocation.job_id)
         if JobState(job.state) is JobState.RUNNING:
-            self.tell_to_yield(tx, job, allocation, YieldCause.UNHEALTHY, reason)
+            self._lifecycle.tell_to_yield(tx, job, allocation, YieldCause.UNHEALTHY, reason)
+
+    # ---- readiness ---------------------------------------------------------------------------------------
+
+    def set_readiness(self, name: str, *, ready: bool, reason: str, actor: str) -> NodeView:
+        """What the cluster manager says of a node.
+
+        One that is not ready gets nothing; what was granted there and has not reported yet goes back at once.
+        """
+
+        def work(tx: Transaction) -> None:
+            node = get_node(tx.session, name, lock=True)
+            if node.is_ready == ready and node.ready_reason == reason:
+                return
+            changed, node.is_ready, node.ready_reason = node.is_ready != ready, ready, reason
+            tx.session.flush()
+            if changed:
+                event = "node_ready" if ready else "node_not_ready"
+                tx.emit(event, node=name, actor=actor, reason=reason)
+
+        self._context.database.write(work)
+        if not ready:
+            for allocation_id in self._not_begun(name):
+                run_safely(self._lose_on_unready, allocation_id, name, reason)
+        return self.views(name)[0]
+
+    def _not_begun(self, node: str) -> Sequence[str]:
+        query = (
+            select(Allocation.id)
+            .join(AllocationNode, AllocationNode.allocation_id == Allocation.id)
+            .where(AllocationNode.node == node, Allocation.state == AllocationState.GRANTED.value)
+        )
+        with self._context.database.read() as session:
+            return list(session.scalars(query))
+
+    def _lose_on_unready(self, allocation_id: str, node: str, reason: str) -> None:
+        def work(tx: Transaction) -> None:
+            job = get_job(tx.session, get_allocation(tx.session, allocation_id).job_id, lock=True)
+            allocation = get_allocation(tx.session, allocation_id, lock=True)
+            if allocation.state == AllocationState.GRANTED.value:
+                self._outcomes.lose(
+                    tx, job, allocation, "node_not_ready", f"node {node} is not ready: {reason}"
+                )
+
+        self._context.database.write(work)
 
     # ---- the end -------------------------------------------------------------------------------------------
 
-    def remove_node(self, name: str, *, actor: str) -> None:
+    def remove(self, name: str, *, actor: str) -> None:
         """Forget a node that is gone for good. Raises ConflictError while it is alive or runs work."""
 
         def work(tx: Transaction) -> None:
             node = get_node(tx.session, name, lock=True)
             rows = node_allocations(tx.session, name)
-            if not node.has_left and tx.now - node.last_report_at <= self.alive_for():
+            if not node.has_left and tx.now - node.last_report_at <= self._context.alive_for():
                 raise ConflictError(f"node {name} is alive: stop its agent first")
             if any(AllocationState(allocation.state) in LIVE_ALLOCATION_STATES for _, allocation in rows):
                 raise ConflictError(f"node {name} still holds work: wait for its leases to run out")
             for _, allocation in rows:
-                self.confirm_gone(tx, allocation, name)
+                self._lifecycle.confirm_gone(tx, allocation, name)
             tx.session.execute(delete(AllocationNode).where(AllocationNode.node == name))
             tx.session.execute(delete(Gpu).where(Gpu.node == name))
             tx.session.execute(delete(Node).where(Node.name == name))
             tx.emit("node_removed", node=name, actor=actor)
 
-        self.database.write(work)
-        self.known_nodes.forget()
+        self._context.database.write(work)
+        self._context.known_nodes.forget()
 
 
 def _describe(node: Node, request: NodeRequest) -> None:

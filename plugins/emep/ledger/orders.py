@@ -15,10 +15,11 @@ from emep.api.schemas import (
     StartOrder,
     StopOrder,
 )
-from emep.ledger.base import LedgerBase
+from emep.ledger.context import LedgerContext
 from emep.ledger.database import Transaction
 from emep.ledger.environment import engine_environment
 from emep.ledger.ids import lease_token
+from emep.ledger.lifecycle import AllocationLifecycle
 from emep.ledger.repository import chunks, get_job, get_node, node_allocations
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState
 from emep.ledger.tables import Allocation, AllocationNode, Job
@@ -27,8 +28,12 @@ LEAVE_SECONDS = 30.0
 """How long work that has completed may still be listed by its agent before it is told to abort."""
 
 
-class Orders(LedgerBase):
-    """The part of the ledger service that answers the polls of agents."""
+class Orders:
+    """Answers the polls of agents."""
+
+    def __init__(self, context: LedgerContext, lifecycle: AllocationLifecycle) -> None:
+        self._context = context
+        self._lifecycle = lifecycle
 
     def check_in(self, name: str, running: Sequence[RunningAllocation], *, leaving: bool = False) -> None:
         """An agent's poll arrives: it is alive, and what it does not list does not run there (any more).
@@ -36,8 +41,8 @@ class Orders(LedgerBase):
         GPUs of allocations that are over are offered again from here on; what it lists has been started. An
         agent that is ``leaving`` gets nothing more until it registers again.
         """
-        asked_at = self.now
-        with self.database.read() as session:
+        asked_at = self._context.now
+        with self._context.database.read() as session:
             node = get_node(session, name)
             rows = node_allocations(session, name)
             listed = {entry.allocation_id for entry in running}
@@ -50,13 +55,13 @@ class Orders(LedgerBase):
                 or (not on_node.started and on_node.allocation_id in listed)
                 for on_node, allocation in rows
             )
-            is_fresh = self.now - node.last_report_at < self.policy.health.report_every / 2
+            is_fresh = self._context.now - node.last_report_at < self._context.policy.health.report_every / 2
         if is_news or leaving or not is_fresh:
-            self.database.write(lambda tx: self._check_in(tx, name, listed, leaving, asked_at))
+            self._context.database.write(lambda tx: self._check_in(tx, name, listed, leaving, asked_at))
 
     def _check_in(self, tx: Transaction, name: str, listed: set[str], leaving: bool, asked_at: float) -> None:
         node = get_node(tx.session, name, lock=True)
-        was_silent = tx.now - node.last_report_at > self.alive_for()
+        was_silent = tx.now - node.last_report_at > self._context.alive_for()
         node.last_report_at = tx.now
         for on_node, allocation in node_allocations(tx.session, name):
             if allocation.id in listed:
@@ -68,7 +73,7 @@ class Orders(LedgerBase):
                 # A list from before the end says nothing of what a later poll was told to start.
                 and (allocation.ended_at or 0.0) <= asked_at
             ):
-                self.confirm_gone(tx, allocation, name)
+                self._lifecycle.confirm_gone(tx, allocation, name)
         if was_silent or (leaving and not node.has_left):
             tx.changes_holds()
         if leaving and not node.has_left:
@@ -88,16 +93,16 @@ class Orders(LedgerBase):
             .execution_options(synchronize_session=False)
         )
 
-    def orders(self, name: str, running: Sequence[RunningAllocation]) -> tuple[PollAnswer, bool]:
+    def due(self, name: str, running: Sequence[RunningAllocation]) -> tuple[PollAnswer, bool]:
         """What the agent is to start and to stop now; True.
 
         GPUs wait for its next poll, so answer it soon.
         """
         listed = {entry.allocation_id: entry.epoch for entry in running}
-        now = self.now
+        now = self._context.now
         orders: list[StartOrder | StopOrder] = []
         wants_confirmation = False
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             rows = node_allocations(session, name)
             known = {allocation.id for _, allocation in rows}
             strangers = [name for name in listed if name not in known]
@@ -146,7 +151,7 @@ class Orders(LedgerBase):
             experiment_id=job.experiment_id,
             job_type=job.job_type,
             epoch=allocation.epoch,
-            lease_token=lease_token(self.settings.secret_key, allocation.id, allocation.epoch),
+            lease_token=lease_token(self._context.settings.secret_key, allocation.id, allocation.epoch),
             gpus=[
                 GpuRef(node=name, index=index, uuid=uuid)
                 for name, index, uuid in allocation.gpus
@@ -154,7 +159,12 @@ class Orders(LedgerBase):
             ],
             spec=job.spec or {},
             environment=engine_environment(
-                job, allocation, node, self.settings, self.policy.lease, self.policy.roots
+                job,
+                allocation,
+                node,
+                self._context.settings,
+                self._context.policy.lease,
+                self._context.policy.roots,
             ),
             cpu=job.cpu / share,
             memory=job.memory // share,

@@ -139,12 +139,12 @@ class Planner:
             return tx.session.scalar(select(Lock.fence).where(Lock.name == LOCK_NAME))
 
         try:
-            return self.ledger.database.write(work)
+            return self.ledger.context.database.write(work)
         except IntegrityError:
             return None  # another API server created the row in this moment
 
     def _release(self, fence: int) -> None:
-        self.ledger.database.write(lambda tx: self._check_and_release(tx, fence, must_hold=False))
+        self.ledger.context.database.write(lambda tx: self._check_and_release(tx, fence, must_hold=False))
 
     def _check_and_release(self, tx: Transaction, fence: int, *, must_hold: bool = True) -> None:
         released = tx.session.execute(
@@ -166,8 +166,10 @@ class Planner:
     def _refresh(self) -> LedgerSnapshot:
         ledger = self.ledger
         try:
-            with ledger.database.read_consistent() as session:
-                return self._mirror.refresh(session, ledger.policy, ledger.now, ledger.alive_for())
+            with ledger.context.database.read_consistent() as session:
+                return self._mirror.refresh(
+                    session, ledger.context.policy, ledger.context.now, ledger.context.alive_for()
+                )
         except BaseException:
             self._mirror.forget()  # it may be half way between two moments
             raise
@@ -178,13 +180,13 @@ class Planner:
         The last answer where nothing has changed since.
         """
         thought = self._thought
-        if thought is not None and 0 <= self.ledger.now - thought[0].taken_at < THOUGHT_SECONDS:
-            with self.ledger.database.read() as session:
+        if thought is not None and 0 <= self.ledger.context.now - thought[0].taken_at < THOUGHT_SECONDS:
+            with self.ledger.context.database.read() as session:
                 dirty = session.scalar(select(Clock.dirty).where(Clock.id == 1))
             if dirty == thought[0].dirty:
                 return thought
         seen = self.read()
-        thought = self._thought = seen, plan(seen.snapshot, self.ledger.policy, seen.taken_at)
+        thought = self._thought = seen, plan(seen.snapshot, self.ledger.context.policy, seen.taken_at)
         return thought
 
     def cycle(self) -> Cycle | None:
@@ -201,7 +203,7 @@ class Planner:
                 changes = bool(
                     decisions.starts or decisions.preemptions or decisions.holds or seen.snapshot.holds
                 )
-                self.ledger.database.write(
+                self.ledger.context.database.write(
                     lambda tx: self._carry_out(tx, fence, seen, decisions, said), holds=changes
                 )
             laps.end("commit")
@@ -228,7 +230,7 @@ class Planner:
             seen = self._refresh()
             laps.end("load")
             if self._plan is not None:
-                decided = self._plan(seen.snapshot, self.ledger.policy, seen.taken_at)
+                decided = self._plan(seen.snapshot, self.ledger.context.policy, seen.taken_at)
                 laps.end("plan")
                 return seen, decided, {one.job_id: one.reasons for one in decided.waiting}
             snapshot, core = seen.snapshot, self._mirror.core

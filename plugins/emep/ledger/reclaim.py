@@ -6,24 +6,24 @@ at once and a crash between two leaves nothing half done.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from sqlalchemy import and_, or_, select
-from sqlalchemy.exc import OperationalError
 
 from emep.api.schemas import JobState
-from emep.exceptions import ConflictError, NotFoundError, UnavailableError
 from emep.ledger.absences import Absences
-from emep.ledger.allocations import Allocations
+from emep.ledger.burial import bury
+from emep.ledger.context import LedgerContext
 from emep.ledger.database import Transaction
-from emep.ledger.doubts.checks import end_cool_down, note_failure
+from emep.ledger.doubts.checks import end_cool_down
+from emep.ledger.ends import JobOutcomes
+from emep.ledger.findings import run_safely
+from emep.ledger.lifecycle import AllocationLifecycle, release_holds
 from emep.ledger.nodes import NO_REPORT, REPORTED, Nodes
-from emep.ledger.reconcile import Reconcile
+from emep.ledger.reconcile import TaskReconciler
 from emep.ledger.repository import get_allocation, get_job
 from emep.ledger.states import (
     LIVE_ALLOCATION_STATES,
-    AllocationEvent,
     AllocationState,
     CheckState,
     JobEvent,
@@ -33,14 +33,28 @@ from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, J
 from emep.scheduling.model import GpuState
 from emep.units import format_duration
 
-log = logging.getLogger(__name__)
 _LIVE = [state.value for state in LIVE_ALLOCATION_STATES]
 _TIMED = [JobState.PENDING.value, JobState.STARTING.value, JobState.RUNNING.value]
 _OVER = [AllocationState.LOST.value, AllocationState.RELEASED.value]
 
 
-class Reclaim(Absences, Allocations, Nodes, Reconcile):
-    """The part of the ledger service that the periodic tick runs."""
+class Housekeeping:
+    """Carries out what depends on time alone; the periodic tick runs it."""
+
+    def __init__(
+        self,
+        context: LedgerContext,
+        lifecycle: AllocationLifecycle,
+        outcomes: JobOutcomes,
+        nodes: Nodes,
+        tasks: TaskReconciler,
+    ) -> None:
+        self._context = context
+        self._lifecycle = lifecycle
+        self._outcomes = outcomes
+        self._nodes = nodes
+        self._tasks = tasks
+        self._absences = Absences(context)
 
     def tick(self, *, just_started: bool = False) -> None:
         """Look at everything that depends on time alone.
@@ -49,49 +63,35 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
         plane was away: every lease and report gets one full period from now before anything is held against
         anyone.
         """
-        now = self.now
-        away_since = self.note_tick(now, just_started)
+        now = self._context.now
+        away_since = self._absences.note_tick(now, just_started)
         if away_since is not None:
-            self.grant_full_period(now, away_since)
+            self._absences.grant_full_period(now, away_since)
             return
         for allocation_id in self._overdue_allocations(now):
-            self._safely(lambda name=allocation_id: self._lose(name))
+            run_safely(self._lose, allocation_id)
         for allocation_id in self._over_time(now):
-            self._safely(lambda name=allocation_id: self._limit(name))
+            run_safely(self._limit, allocation_id)
         for job_id in self._past_task_deadline(now):
-            self._safely(lambda name=job_id: self._time_out(name))
+            run_safely(self._time_out, job_id)
         for allocation_id in self._on_bad_gpus():
-            self._safely(lambda name=allocation_id: self._leave_bad_gpu(name))
+            run_safely(self._leave_bad_gpu, allocation_id)
         for node in self._silent_nodes(now):
-            self._safely(lambda name=node: self._count_missing_reports(name))
+            run_safely(self._count_missing_reports, node)
         for job_id in self._expired(now):
-            self._safely(lambda name=job_id: self._expire(name))
+            run_safely(self._expire, job_id)
         for allocation_id, node in self._leaving_without_agent(now):
-            self._safely(lambda name=allocation_id, on=node: self._let_go(name, on))
+            run_safely(self._let_go, allocation_id, node)
         for node in self._cooled_down(now):
-            self._safely(lambda name=node: self._try_again(name))
-        self.pools.reconcile()
-        self.reconcile_if_due(now)
-
-    @staticmethod
-    def _safely(step: object) -> None:
-        """Run one finding; that somebody else was faster is no error."""
-        assert callable(step)  # noqa: S101
-        try:
-            step()
-        except (ConflictError, NotFoundError) as error:
-            log.debug("nothing to reclaim any more: %s", error)
-        except (UnavailableError, OperationalError):
-            raise
-        except Exception:
-            # One finding that cannot be carried out must not keep the others from being looked at.
-            log.exception("a finding of the tick cannot be carried out")
+            run_safely(self._try_again, node)
+        self._context.pools.reconcile()
+        self._tasks.reconcile_if_due(now)
 
     # ---- leases --------------------------------------------------------------------------------------------
 
     def _overdue_allocations(self, now: float) -> Sequence[str]:
         """Allocations past their deadline, and those granted on a node whose agent is silent."""
-        silent = now - self.policy.lease.expiry
+        silent = now - self._context.policy.lease.expiry
         on_silent_node = (
             select(AllocationNode.allocation_id)
             .join(Node, Node.name == AllocationNode.node)
@@ -104,7 +104,7 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
                 and_(Allocation.state == AllocationState.GRANTED.value, Allocation.id.in_(on_silent_node)),
             ),
         )
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             return list(session.scalars(query.order_by(Allocation.deadline)))
 
     def _lose(self, allocation_id: str) -> None:
@@ -119,12 +119,12 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
             code, reason = self._why_lost(tx, allocation)
             if not code:
                 return
-            self.lose(tx, job, allocation, code, reason)
+            self._outcomes.lose(tx, job, allocation, code, reason)
 
-        self.database.write(work)
+        self._context.database.write(work)
 
     def _why_lost(self, tx: Transaction, allocation: Allocation) -> tuple[str, str]:
-        lease = self.policy.lease
+        lease = self._context.policy.lease
         if allocation.state == AllocationState.GRANTED.value:
             gone = tx.session.execute(
                 select(Node.name, Node.has_left).where(
@@ -147,25 +147,11 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
         last = tx.now - (allocation.heartbeat_at or allocation.granted_at)
         return "lease_expired", f"no heartbeat for {format_duration(last)} from {', '.join(allocation.nodes)}"
 
-    def lose(self, tx: Transaction, job: Job, allocation: Allocation, code: str, reason: str) -> None:
-        """End an allocation as lost; its GPUs stay held until the agents confirm that nothing runs there."""
-        cause = YieldCause(allocation.yield_cause) if allocation.yield_cause else None
-        self.end_allocation(tx, allocation, AllocationEvent.LOST, code=code, reason=reason, confirmed=False)
-        if cause is not None and cause is not YieldCause.UNHEALTHY:
-            # It had been told to end: where it goes was decided then, and nothing counts twice.
-            self.after_yield(tx, job, cause)
-        else:
-            if code == "start_deadline":
-                # One minute or ten: it says how long it was waited for, and that differs.
-                reason_of_node = "no heartbeat within the start deadline"
-                note_failure(tx, self.policy.node_checks, job, allocation, reason_of_node, began=False)
-            self.requeue(tx, job, code, reason)
-
     def _over_time(self, now: float) -> Sequence[str]:
         query = select(Allocation.id).where(
             Allocation.state == AllocationState.ACTIVE.value, Allocation.ends_by < now
         )
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             return list(session.scalars(query))
 
     def _limit(self, allocation_id: str) -> None:
@@ -182,18 +168,18 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
             limit = format_duration(
                 allocation.ends_by - (allocation.first_heartbeat_at or allocation.granted_at)
             )
-            self.tell_to_yield(
+            self._lifecycle.tell_to_yield(
                 tx, job, allocation, YieldCause.TIME_LIMIT, f"max_duration: this run has taken its {limit}"
             )
 
-        self.database.write(work)
+        self._context.database.write(work)
 
     def _past_task_deadline(self, now: float) -> Sequence[str]:
         """Jobs whose task's ``execution_timeout`` is over; Airflow enforces none while a task is deferred."""
         query = select(Job.id).where(
             Job.state.in_(_TIMED), Job.task_deadline.is_not(None), Job.task_deadline < now
         )
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             return list(session.scalars(query))
 
     def _time_out(self, job_id: str) -> None:
@@ -203,11 +189,11 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
                 return
             limit = format_duration(job.task_deadline - job.submitted_at)
             waited = "" if job.started_at is not None else f", and it never ran: {job.reason}"
-            self.time_out(
+            self._outcomes.time_out(
                 tx, job, f"execution_timeout: over {limit} after the task asked, waiting included{waited}"
             )
 
-        self.database.write(work)
+        self._context.database.write(work)
 
     # ---- reports -------------------------------------------------------------------------------------------
 
@@ -224,7 +210,7 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
             )
             .distinct()
         )
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             return list(session.scalars(query))
 
     def _leave_bad_gpu(self, allocation_id: str) -> None:
@@ -233,21 +219,21 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
             job = get_job(tx.session, allocation.job_id, lock=True)
             if JobState(job.state) is JobState.RUNNING and allocation.state == AllocationState.ACTIVE.value:
                 reason = f"a GPU of {', '.join(allocation.nodes)} is reported bad"
-                self.tell_to_yield(tx, job, allocation, YieldCause.UNHEALTHY, reason)
+                self._lifecycle.tell_to_yield(tx, job, allocation, YieldCause.UNHEALTHY, reason)
 
-        self.database.write(work)
+        self._context.database.write(work)
 
     def _silent_nodes(self, now: float) -> Sequence[str]:
         """Nodes whose next report is overdue. Half a period of grace: reports jitter."""
-        overdue = now - 1.5 * self.policy.health.report_every
-        with self.database.read() as session:
+        overdue = now - 1.5 * self._context.policy.health.report_every
+        with self._context.database.read() as session:
             return list(session.scalars(select(Node.name).where(Node.last_check_at < overdue)))
 
     def _count_missing_reports(self, name: str) -> None:
         """Every period without a report is a failed check of each GPU."""
 
         def work(tx: Transaction) -> None:
-            every = self.policy.health.report_every
+            every = self._context.policy.health.report_every
             node = tx.session.get(Node, name, with_for_update=True)
             if node is None or tx.now - node.last_check_at < 1.5 * every:
                 return
@@ -255,26 +241,26 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
             node.last_check_at = max(node.last_check_at + missed * every, tx.now - every)
             silence = format_duration(tx.now - node.last_report_at)
             for gpu in tx.session.scalars(select(Gpu).where(Gpu.node == name)):
-                for _ in range(min(missed, self.policy.health.failed_checks)):
-                    self.failed_check(tx, gpu, NO_REPORT, f"no report from {name} for {silence}")
+                for _ in range(min(missed, self._context.policy.health.failed_checks)):
+                    self._nodes.failed_check(tx, gpu, NO_REPORT, f"no report from {name} for {silence}")
 
-        self.database.write(work)
+        self._context.database.write(work)
 
     def _cooled_down(self, now: float) -> Sequence[str]:
         """Nodes that failed their jobs, and whose time out of service is over."""
         is_out = Node.check_state == CheckState.OUT.value
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             return list(session.scalars(select(Node.name).where(is_out, Node.check_until <= now)))
 
     def _try_again(self, name: str) -> None:
-        self.database.write(lambda tx: end_cool_down(tx, name), holds=True)
+        self._context.database.write(lambda tx: end_cool_down(tx, name), holds=True)
 
     # ---- the queue -----------------------------------------------------------------------------------------
 
     def _expired(self, now: float) -> Sequence[str]:
         found: list[str] = []
-        with self.database.read() as session:
-            for name, queue in self.policy.queues.items():
+        with self._context.database.read() as session:
+            for name, queue in self._context.policy.queues.items():
                 if queue.pending_ttl is not None:
                     query = select(Job.id).where(
                         Job.state == JobState.PENDING.value,
@@ -294,11 +280,11 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
                 f"pending for {waited}, longer than queue {job.queue} allows; it waited because: {job.reason}"
             )
             tx.move_job(job, JobEvent.EXPIRED, ended_at=tx.now, reason_code="pending_ttl", reason=reason)
-            self.release_holds(tx, job.id)
+            release_holds(tx, [job.id])
             tx.emit("expired", job=job, code="pending_ttl", reason=reason)
-            self.bury(tx, job, "pending_ttl", reason)
+            bury(tx, job, "pending_ttl", reason)
 
-        self.database.write(work)
+        self._context.database.write(work)
 
     # ---- work that no agent speaks for ---------------------------------------------------------------------
 
@@ -308,7 +294,7 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
         External work that never began has its start deadline instead, and a grace: what its asker starts
         later is refused at its first heartbeat.
         """
-        lease, grace = self.policy.lease, self.policy.preemption.grace_period
+        lease, grace = self._context.policy.lease, self._context.policy.preemption.grace_period
         patience = lease.max_silence + grace
         never_begun = and_(
             Allocation.runtime == "external",
@@ -325,10 +311,12 @@ class Reclaim(Absences, Allocations, Nodes, Reconcile):
                 or_(Allocation.ended_at < now - patience, never_begun),
             )
         )
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             return [(row[0], row[1]) for row in session.execute(query)]
 
     def _let_go(self, allocation_id: str, node: str) -> None:
-        self.database.write(
-            lambda tx: self.confirm_gone(tx, get_allocation(tx.session, allocation_id, lock=True), node)
+        self._context.database.write(
+            lambda tx: self._lifecycle.confirm_gone(
+                tx, get_allocation(tx.session, allocation_id, lock=True), node
+            )
         )

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from sqlalchemy import and_, column, inspect, select, table
 
 from emep.exceptions import ConflictError, NotFoundError
+from emep.ledger.context import LedgerContext
 from emep.ledger.database import Transaction
-from emep.ledger.ends import Ends
+from emep.ledger.ends import JobOutcomes
 from emep.ledger.repository import get_job
 from emep.ledger.states import LIVE_JOB_STATES, YieldCause
 from emep.ledger.tables import Job
@@ -65,14 +66,17 @@ def why_unwanted(own_try: int, task_try: int | None, state: str | None) -> str |
     return None if state in WANTS else f"its Airflow task has ended: it is {state.replace('_', ' ')}"
 
 
-class Reconcile(Ends):
-    """The part of the ledger service that looks at Airflow's own tables."""
+class TaskReconciler:
+    """Calls off jobs that Airflow's own tables say are no longer wanted."""
 
-    _next_look = 0.0
-    _suspects: dict[str, float] | None = None
-    """Job -> when it was first found unwanted."""
-    _has_airflow = False
-    _look_mutex = threading.Lock()
+    def __init__(self, context: LedgerContext, outcomes: JobOutcomes) -> None:
+        self._context = context
+        self._outcomes = outcomes
+        self._next_look = 0.0
+        self._suspects: dict[str, float] = {}
+        """Job -> when it was first found unwanted."""
+        self._has_airflow = False
+        self._look_mutex = threading.Lock()
 
     def reconcile_if_due(self, now: float) -> list[str]:
         """Look every ten seconds, and soon again at what was found unwanted; the jobs called off."""
@@ -106,9 +110,7 @@ class Reconcile(Ends):
         """Whether Airflow's tables say now that a live job's task wants it no more."""
         return self._airflow_is_here() and bool(self._unwanted(job_id=job_id))
 
-    def release_task(
-        self, task: tuple[str, str, str, int], up_to_try: int, reason: str, actor: str
-    ) -> list[str]:
+    def release(self, task: tuple[str, str, str, int], up_to_try: int, reason: str, actor: str) -> list[str]:
         """Call off the jobs of a task instance (dag, run, task, map index) up to a try; their ids."""
         dag_id, run_id, task_id, map_index = task
         query = select(Job.id, Job.try_number).where(
@@ -119,7 +121,7 @@ class Reconcile(Ends):
             Job.map_index == map_index,
             Job.try_number <= up_to_try,
         )
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             found = session.execute(query).all()
         return [job_id for job_id, own in found if self._call_off(job_id, own, reason, actor)]
 
@@ -127,7 +129,7 @@ class Reconcile(Ends):
 
     def _airflow_is_here(self) -> bool:
         if not self._has_airflow:
-            self._has_airflow = inspect(self.database.engine).has_table(_TASKS.name)
+            self._has_airflow = inspect(self._context.database.engine).has_table(_TASKS.name)
         return self._has_airflow
 
     def _unwanted(
@@ -153,7 +155,7 @@ class Reconcile(Ends):
             query = query.where(Job.dag_id == run[0], Job.run_id == run[1])
         if job_id is not None:
             query = query.where(Job.id == job_id)
-        with self.database.read() as session:
+        with self._context.database.read() as session:
             rows = session.execute(query).all()
         found = []
         for name, own_try, code, task_try, state in rows:
@@ -164,7 +166,7 @@ class Reconcile(Ends):
 
     def _twice(self, found: Sequence[tuple[str, int, str]], grace: float) -> list[tuple[str, int, str]]:
         """Those found before; what is found for the first time is remembered, what is not found forgotten."""
-        before, now = self._suspects or {}, self.now
+        before, now = self._suspects, self._context.now
         self._suspects = {job_id: min(before.get(job_id, now), now) for job_id, _, _ in found}
         return [entry for entry in found if now - self._suspects[entry[0]] >= grace]
 
@@ -172,10 +174,10 @@ class Reconcile(Ends):
         def work(tx: Transaction) -> bool:
             job = get_job(tx.session, job_id, lock=True)
             # Put back by a person meanwhile for another try: that is another matter.
-            return job.try_number == own_try and self.call_off(tx, job, reason, actor)
+            return job.try_number == own_try and self._outcomes.call_off(tx, job, reason, actor)
 
         try:
-            return self.database.write(work)
+            return self._context.database.write(work)
         except (ConflictError, NotFoundError) as error:
             log.debug("job %s cannot be called off any more: %s", job_id, error)
             return False

@@ -51,12 +51,12 @@ class Runner:
         self._heard_at: float | None = None
         self._was_deaf = False
         self._record = HealthRecord()
-        ledger.database.on_commit(self._poke.set)
+        ledger.context.database.on_commit(self._poke.set)
 
     def start(self) -> None:
         """Give every lease its full period, then plan and tick in a thread of its own."""
-        self.ledger.database.prepare()
-        self.ledger.tick(just_started=True)
+        self.ledger.context.database.prepare()
+        self.ledger.housekeeping.tick(just_started=True)
         self._thread = threading.Thread(target=self._run, name="emep-scheduler", daemon=True)
         self._thread.start()
 
@@ -73,7 +73,7 @@ class Runner:
         if self._heard_at is not None and time.monotonic() - self._heard_at > DEAF_SECONDS:
             self._was_deaf = True
             return
-        self.ledger.tick(just_started=self._was_deaf)
+        self.ledger.housekeeping.tick(just_started=self._was_deaf)
         self._was_deaf = False
 
     def stop(self) -> None:
@@ -103,15 +103,15 @@ class Runner:
         return Health("planning" if has_pending else "idle", plan_age=age)
 
     def _has_pending(self) -> bool:
-        with self.ledger.database.read() as session:
+        with self.ledger.context.database.read() as session:
             pending = select(Job.id).where(Job.state == JobState.PENDING.value).limit(1)
             return session.scalar(pending) is not None
 
     def last_plan_age(self) -> float | None:
         """Seconds since any API server's last plan; None before the first."""
-        with self.ledger.database.read() as session:
+        with self.ledger.context.database.read() as session:
             planned_at = clock_row(session)[2]
-        return max(0.0, self.ledger.now - planned_at) if planned_at else None
+        return max(0.0, self.ledger.context.now - planned_at) if planned_at else None
 
     # ---- the thread ----------------------------------------------------------------------------------------
 
@@ -121,10 +121,10 @@ class Runner:
         while not self._stopping.is_set():
             self._poke.wait(wait)
             self._poke.clear()
-            wait = self.ledger.settings.tick_seconds
+            wait = self.ledger.context.settings.tick_seconds
             try:
                 if time.monotonic() >= next_tick:
-                    next_tick = time.monotonic() + self.ledger.settings.tick_seconds
+                    next_tick = time.monotonic() + self.ledger.context.settings.tick_seconds
                     self.tick()
                 needs_plan = self.needs_plan()
                 if needs_plan:
@@ -153,11 +153,11 @@ class Runner:
 
     def needs_plan(self) -> bool:
         """Whether anything has changed since the last plan, or time alone asks for one."""
-        with self.ledger.database.read() as session:
+        with self.ledger.context.database.read() as session:
             _, dirty, planned_at, planned_dirty = clock_row(session)
             if dirty != planned_dirty:
                 return True
-            now = self.ledger.now
+            now = self.ledger.context.now
             if self._due_at and now >= self._due_at:
                 return True
             if 0 <= now - planned_at < REPLAN_SECONDS:  # below 0: the clock was set back

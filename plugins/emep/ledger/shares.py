@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from emep.api.schemas import FairShareView, JobState, OverrideView
 from emep.exceptions import NotFoundError
-from emep.ledger.base import LedgerBase
+from emep.ledger.context import LedgerContext
 from emep.ledger.database import Transaction
 from emep.ledger.effective_policy import is_effective
 from emep.ledger.entities import EntityName, parse_entity
@@ -22,26 +22,29 @@ from emep.ledger.views import to_datetime
 from emep.policy import Policy, ProjectPolicy
 
 
-class Shares(LedgerBase):
-    """The part of the ledger service that deals with weights."""
+class Shares:
+    """Shows fair shares, and sets weights over the policy file's."""
+
+    def __init__(self, context: LedgerContext) -> None:
+        self._context = context
 
     def fair_share(self) -> FairShareView:
         """Every entity level by level, as the planner would compare them now."""
-        with self.database.read_consistent() as session:
-            tree = self.share_tree(session)
+        with self._context.database.read_consistent() as session:
+            tree = self.tree(session)
             rows = session.scalars(select(FairShareOverride).order_by(FairShareOverride.entity)).all()
-            overrides = [_override_view(row, self.policies.base) for row in rows]
+            overrides = [_override_view(row, self._context.policies.base) for row in rows]
         weights = {row.entity: row.weight for row in overrides}
         return FairShareView(
-            entities=tree.rows(self.policies.base, weights),
+            entities=tree.rows(self._context.policies.base, weights),
             overrides=overrides,
-            half_life_seconds=self.policy.half_life,
-            policy_digest=self.policies.digest,
+            half_life_seconds=self._context.policy.half_life,
+            policy_digest=self._context.policies.digest,
         )
 
-    def share_tree(self, session: Session) -> ShareTree:
+    def tree(self, session: Session) -> ShareTree:
         """The tree of everybody known: by the policy, by usage, by jobs that run or wait."""
-        now, policy = self.now, self.policy
+        now, policy = self._context.now, self._context.policy
         tree = ShareTree(policy, now)
         for row in session.scalars(select(Usage)):
             tree.add_ended(
@@ -70,7 +73,7 @@ class Shares(LedgerBase):
 
     # ---- overrides -----------------------------------------------------------------------------------------
 
-    def set_share(self, entity: str, weight: float, *, actor: str, reason: str = "") -> OverrideView:
+    def set_weight(self, entity: str, weight: float, *, actor: str, reason: str = "") -> OverrideView:
         """Set an entity's weight over the policy file's, in force in every API server within two seconds.
 
         Raises InvalidError for what names no entity, NotFoundError for one that nobody knows.
@@ -90,15 +93,15 @@ class Shares(LedgerBase):
                 "share_set", actor=actor, reason=reason, entity=name.text, weight=weight, weight_before=before
             )
 
-        self.database.write(work)
-        self.policies.refresh()
-        with self.database.read() as session:
+        self._context.database.write(work)
+        self._context.policies.refresh()
+        with self._context.database.read() as session:
             found = session.get(FairShareOverride, name.text)
             if found is None:
                 raise NotFoundError(f"the override of {name.text} has been unset meanwhile", field="entity")
-            return _override_view(found, self.policies.base)
+            return _override_view(found, self._context.policies.base)
 
-    def unset_share(self, entity: str, *, actor: str, reason: str = "") -> None:
+    def unset_weight(self, entity: str, *, actor: str, reason: str = "") -> None:
         """Let the policy file's weight count again; NotFoundError where no override is set."""
         name = parse_entity(entity)
 
@@ -115,12 +118,12 @@ class Shares(LedgerBase):
                 "share_unset", actor=actor, reason=reason, entity=name.text, weight=None, weight_before=before
             )
 
-        self.database.write(work)
-        self.policies.refresh()
+        self._context.database.write(work)
+        self._context.policies.refresh()
 
     def _check_known(self, session: Session, name: EntityName) -> None:
         """A mistyped project would take a share from everybody and give it to nobody."""
-        base = self.policies.base
+        base = self._context.policies.base
         if name.kind == "queue":
             if name.path not in base.queues:
                 raise _unknown(f"queue {name.path!r} is not in the policy", name.path, base.queues)

@@ -16,9 +16,10 @@ from sqlalchemy.orm import Session
 
 from emep.api.schemas import JobRequest, JobState, JobView
 from emep.exceptions import ConflictError, EmepError, RejectedJobError, UnavailableError
+from emep.ledger.context import LedgerContext
 from emep.ledger.database import Transaction
 from emep.ledger.ids import job_ids
-from emep.ledger.judging import Judging, Key, Prepared, Submitter, like_a_row
+from emep.ledger.judging import JobValidator, Key, Prepared, Submitter, like_a_row
 from emep.ledger.pending_bound import too_many
 from emep.ledger.repeats import check_repeat
 from emep.ledger.repository import chunks
@@ -34,8 +35,12 @@ Outcome = tuple[JobView, bool] | EmepError
 """A job and whether it is new, or why there is none."""
 
 
-class Submissions(Judging):
-    """The part of the ledger service that takes jobs in."""
+class Submissions:
+    """Takes jobs in."""
+
+    def __init__(self, context: LedgerContext, validator: JobValidator) -> None:
+        self._context = context
+        self._validator = validator
 
     def submit(self, request: JobRequest, submitter: Submitter) -> tuple[JobView, bool]:
         """Take a job in. True: it is new.
@@ -46,8 +51,8 @@ class Submissions(Judging):
         ``rejected``), ConflictError where another request has used its idempotency key, TooManyError where
         the user has as many jobs that wait as the policy allows.
         """
-        prepared = self.prepare(request, submitter)
-        limit = self.policy.limits.pending_jobs
+        prepared = self._validator.prepare(request, submitter)
+        limit = self._context.policy.limits.pending_jobs
 
         def work(tx: Transaction) -> tuple[JobView, bool]:
             earlier = of_earlier_try(tx, prepared.values, request.airflow)
@@ -66,13 +71,13 @@ class Submissions(Judging):
             return self._insert(tx, [prepared])[0], True
 
         try:
-            with self.pending_bound.places(_waiting([prepared]), limit) as (places, is_taken):
-                view, is_new = self.database.write(work)
+            with self._context.pending_bound.places(_waiting([prepared]), limit) as (places, is_taken):
+                view, is_new = self._context.database.write(work)
                 if is_new and prepared.reject is None:
                     is_taken(submitter.user)
         except IntegrityError:
             # The key has been used: looking for it first would cost every other request a query.
-            with self.database.read() as session:
+            with self._context.database.read() as session:
                 found = list(_by_key(session, [prepared]).values())
                 if not found:
                     raise
@@ -89,15 +94,17 @@ class Submissions(Judging):
         judged: list[Prepared | EmepError] = []
         for request, submitter in asked:
             try:
-                judged.append(self.prepare(request, submitter))
+                judged.append(self._validator.prepare(request, submitter))
             except EmepError as error:
                 judged.append(error)
-        limit = self.policy.limits.pending_jobs
+        limit = self._context.policy.limits.pending_jobs
         ready = [entry for entry in judged if isinstance(entry, Prepared)]
-        with self.pending_bound.places(_waiting(ready), limit) as (places, is_taken):
+        with self._context.pending_bound.places(_waiting(ready), limit) as (places, is_taken):
             for _ in range(BATCH_ATTEMPTS):
                 try:
-                    outcomes = self.database.write(lambda tx: self._insert_batch(tx, judged, places, limit))
+                    outcomes = self._context.database.write(
+                        lambda tx: self._insert_batch(tx, judged, places, limit)
+                    )
                 except IntegrityError:
                     continue  # somebody else has used one of the keys in this moment: it is found now
                 for entry, outcome in zip(judged, outcomes, strict=True):
@@ -137,7 +144,9 @@ class Submissions(Judging):
         """Write new jobs and their events. Raises IntegrityError where a key is used already."""
         rows = [self._row(entry, tx.now) for entry in prepared]
         for row in rows:
-            hold_back(tx, row, self.policy.preemption.grace_period + self.policy.lease.expiry)
+            hold_back(
+                tx, row, self._context.policy.preemption.grace_period + self._context.policy.lease.expiry
+            )
             avoid_nodes(tx, row)
             answer_letters(tx, row)
         if rows:

@@ -37,7 +37,7 @@ def cycle() -> None:
         with loaded(kind, 4096, 10_000) as (engine, _, _, _):
             policy = default_policy()
             ledger = LedgerService(Database(engine), lambda: policy, make_settings())  # noqa: B023
-            ledger.database.prepare()
+            ledger.context.database.prepare()
             planner = Planner(ledger, "bench")
             cpu = Cpu(os.getpid(), database_name(kind))
             for name in ("first", "second", "third", "restart"):

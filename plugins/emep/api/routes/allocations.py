@@ -35,13 +35,13 @@ def list_allocations(
     limit: Limit = 100,
 ) -> Page:
     """Who holds which GPUs, since when, and until when its lease lasts."""
-    return runtime.ledger.allocations(live_only=live, after=after, limit=limit)
+    return runtime.ledger.allocations.page(live_only=live, after=after, limit=limit)
 
 
 @router.get("/allocations/{allocation_id}", summary="One allocation")
 def get_allocation(allocation_id: AllocationId, _: HolderOrReader, runtime: RuntimeDep) -> AllocationView:
     """The allocation as it is now."""
-    return runtime.ledger.allocation(allocation_id)
+    return runtime.ledger.allocations.get(allocation_id)
 
 
 @router.post("/allocations/{allocation_id}/heartbeat", summary="Renew the lease")
@@ -54,7 +54,7 @@ async def heartbeat(
 
     409 with ``directive: abort`` where the lease is somebody else's by now.
     """
-    return await run_in_threadpool(runtime.ledger.heartbeat, allocation_id, beat)
+    return await run_in_threadpool(runtime.ledger.allocations.heartbeat, allocation_id, beat)
 
 
 @router.post(
@@ -77,7 +77,9 @@ async def append_log(
     before.
     """
     data = await request.body()
-    next_offset = await run_in_threadpool(runtime.ledger.append_log, allocation_id, offset, data, final=final)
+    next_offset = await run_in_threadpool(
+        runtime.ledger.logs.append, allocation_id, offset, data, final=final
+    )
     return LogReceipt(next_offset=next_offset)
 
 
@@ -86,7 +88,7 @@ def read_log(
     allocation_id: AllocationId, _: HolderOrReader, runtime: RuntimeDep, offset: Offset = 0
 ) -> LogChunk:
     """Text from a byte offset on, at most 256 KiB; ask again from ``next_offset`` until ``complete``."""
-    return runtime.ledger.read_log(allocation_id, offset)
+    return runtime.ledger.logs.read(allocation_id, offset)
 
 
 @router.post("/allocations/{allocation_id}/complete", summary="The work has ended")
@@ -94,4 +96,4 @@ def read_log(
 @answers(409)
 def complete(allocation_id: AllocationId, end: Completion, caller: Holder, runtime: RuntimeDep) -> JobView:
     """Release the GPUs and say how it ended; the same call again is answered the same."""
-    return runtime.ledger.complete(allocation_id, end, actor=caller.name)
+    return runtime.ledger.allocations.complete(allocation_id, end, actor=caller.name)

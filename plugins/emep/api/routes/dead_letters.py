@@ -28,13 +28,13 @@ def list_letters(
     limit: Limit = 100,
 ) -> Page:
     """A page of dead letters, each with its job; ``next`` of the answer asks for the following one."""
-    return runtime.ledger.dead_letters(None if state == "all" else state, after=after, limit=limit)
+    return runtime.ledger.dead_letters.page(None if state == "all" else state, after=after, limit=limit)
 
 
 @router.get("/dead-letters/{letter_id}", summary="One dead letter")
 def get_letter(letter_id: LetterId, _: Reader, runtime: RuntimeDep) -> DeadLetterView:
     """The dead letter as it is now."""
-    return runtime.ledger.dead_letter(letter_id)
+    return runtime.ledger.dead_letters.get(letter_id)
 
 
 @router.post("/dead-letters/{letter_id}/requeue", summary="Run it again")
@@ -47,7 +47,7 @@ def requeue(
     409 where that task cannot be cleared, or the letter is resolved.
     """
     reason = request.reason if request else ""
-    return runtime.ledger.requeue_dead_letter(letter_id, actor=caller.name, reason=reason)
+    return runtime.ledger.dead_letters.requeue(letter_id, actor=caller.name, reason=reason)
 
 
 @router.delete("/dead-letters/{letter_id}", summary="Discard it")
@@ -56,4 +56,4 @@ def discard(
     letter_id: LetterId, caller: LetterChanger, runtime: RuntimeDep, reason: Reason = ""
 ) -> DeadLetterView:
     """Nothing runs; the job and the letter stay as they ended, with who discarded it and why."""
-    return runtime.ledger.discard_dead_letter(letter_id, actor=caller.name, reason=reason)
+    return runtime.ledger.dead_letters.discard(letter_id, actor=caller.name, reason=reason)

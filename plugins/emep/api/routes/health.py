@@ -49,5 +49,5 @@ def _look(runtime: Runtime, since: int | None) -> Checkup:
     if since is None:
         # What the tick finds now is news to somebody who begins now.
         since = check_up(runtime.ledger, None).cursor
-    runtime.ledger.tick()
+    runtime.ledger.housekeeping.tick()
     return check_up(runtime.ledger, since)

@@ -32,7 +32,7 @@ from emep.api.schemas import (
 )
 from emep.exceptions import ForbiddenError, InvalidError
 from emep.ledger.follower import JOBS
-from emep.ledger.jobs import Submitter
+from emep.ledger.judging import Submitter
 from emep.settings import Settings
 
 router = APIRouter(tags=["jobs"], route_class=GuardedRoute)
@@ -92,7 +92,7 @@ async def submit(request: JobRequest, caller: Submitting, runtime: RuntimeDep, r
     """
 
     def take_in() -> tuple[JobView, bool]:
-        return runtime.ledger.submit(request, submitter_of(caller, request, runtime.settings))
+        return runtime.ledger.submissions.submit(request, submitter_of(caller, request, runtime.settings))
 
     view, is_new = await run_in_threadpool(take_in)
     if not is_new:
@@ -132,7 +132,7 @@ def list_jobs(
     limit: Limit = 100,
 ) -> Page:
     """A page of jobs; ``next`` of the answer asks for the following one."""
-    return runtime.ledger.jobs(
+    return runtime.ledger.jobs.page(
         states=state or (),
         queue=queue,
         project=project,
@@ -163,7 +163,7 @@ async def changes(
     deadline = asyncio.get_running_loop().time() + timeout
     async with runtime.follower.subscribe(JOBS) as subscription:
         while True:
-            found = await run_in_threadpool(runtime.ledger.changes, since, wanted)
+            found = await run_in_threadpool(runtime.ledger.jobs.changes, since, wanted)
             left = deadline - asyncio.get_running_loop().time()
             if found.jobs or left <= 0 or runtime.follower.is_stopping:
                 return found
@@ -186,7 +186,7 @@ def _ids(text: str | None) -> list[str] | None:
 @router.get("/jobs/{job_id}", summary="One job")
 def get_job(job_id: JobId, _: Reader, runtime: RuntimeDep) -> JobView:
     """The job as it is now."""
-    return runtime.ledger.job(job_id)
+    return runtime.ledger.jobs.get(job_id)
 
 
 @router.get(
@@ -197,12 +197,12 @@ def get_job(job_id: JobId, _: Reader, runtime: RuntimeDep) -> JobView:
 )
 def job_log(job_id: JobId, _: Reader, runtime: RuntimeDep) -> StreamingResponse:
     """The whole log of the job's present or last allocation, for a browser; empty before the first."""
-    job = runtime.ledger.job(job_id)
+    job = runtime.ledger.jobs.get(job_id)
 
     def pieces() -> Iterator[str]:
         offset, more = 0, job.allocation_id is not None
         while more and job.allocation_id is not None:
-            chunk = runtime.ledger.read_log(job.allocation_id, offset)
+            chunk = runtime.ledger.logs.read(job.allocation_id, offset)
             more, offset = chunk.next_offset > offset, chunk.next_offset
             yield chunk.text
 
@@ -214,7 +214,7 @@ def job_log(job_id: JobId, _: Reader, runtime: RuntimeDep) -> StreamingResponse:
 @router.get("/jobs/{job_id}/explain", summary="Why it waits")
 def explain_job(job_id: JobId, _: Reader, runtime: RuntimeDep) -> Explanation:
     """All that blocks it, its position, every term of its score, and when it may start."""
-    return explain(runtime.ledger.job(job_id), runtime.runner.planner, runtime.ledger.policy)
+    return explain(runtime.ledger.jobs.get(job_id), runtime.runner.planner, runtime.ledger.context.policy)
 
 
 @router.post("/jobs/{job_id}/requeue", summary="Put a job back into the queue")
@@ -227,7 +227,7 @@ def requeue(
     Where an Airflow task asked for it and it has ended, that task is cleared and asks again with a new job.
     """
     reason = request.reason if request else ""
-    return runtime.ledger.requeue_job(job_id, actor=caller.name, reason=reason)
+    return runtime.ledger.dead_letters.requeue_job(job_id, actor=caller.name, reason=reason)
 
 
 @router.delete("/jobs/{job_id}", summary="Cancel a job")
@@ -240,6 +240,6 @@ def cancel(
     if_unwanted: IfUnwanted = False,
 ) -> JobView:
     """Cancel: at once where it waits; where it runs it is told to checkpoint and exit."""
-    if if_unwanted and not runtime.ledger.is_unwanted(job_id):
-        return runtime.ledger.job(job_id)
-    return runtime.ledger.cancel(job_id, actor=caller.name, reason=reason)
+    if if_unwanted and not runtime.ledger.tasks.is_unwanted(job_id):
+        return runtime.ledger.jobs.get(job_id)
+    return runtime.ledger.jobs.cancel(job_id, actor=caller.name, reason=reason)

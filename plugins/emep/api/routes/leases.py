@@ -26,21 +26,23 @@ def lease(
 ) -> LeaseAnswer:
     """For work that no agent starts. 409 where the allocation is over."""
     response.headers["Cache-Control"] = "no-store"
-    return runtime.ledger.lease(allocation_id, started=request.started)
+    return runtime.ledger.leases.fetch(allocation_id, started=request.started)
 
 
 @router.post("/allocations/{allocation_id}/lost", summary="The work was lost")
 @answers(409)
 def lost(allocation_id: AllocationId, loss: Loss, _: Asker, runtime: RuntimeDep) -> JobView:
     """Evicted, deleted by hand, its node gone: the job goes back to the queue in the same try."""
-    return runtime.ledger.report_lost(allocation_id, loss.epoch, loss.code, loss.reason, gone=loss.gone)
+    return runtime.ledger.leases.report_lost(
+        allocation_id, loss.epoch, loss.code, loss.reason, gone=loss.gone
+    )
 
 
 @router.post("/allocations/{allocation_id}/gone", status_code=204, summary="Nothing of it runs any more")
 @answers(409)
 def gone(allocation_id: AllocationId, _: Asker, runtime: RuntimeDep) -> None:
     """Offer the GPUs of an allocation that is over again. 409 while its lease lives."""
-    runtime.ledger.report_gone(allocation_id)
+    runtime.ledger.leases.report_gone(allocation_id)
 
 
 OfRuntime = Annotated[
@@ -51,11 +53,11 @@ OfRuntime = Annotated[
 @router.get("/allocations:leaving", summary="Allocations that are over, but not confirmed gone")
 def leaving(_: Reader, runtime: RuntimeDep, of: OfRuntime = "kubernetes") -> Page:
     """Their GPUs are held until the pod has been seen to leave, or the asker says so (``/gone``)."""
-    found = runtime.ledger.leaving(of)
+    found = runtime.ledger.leases.leaving(of)
     return Page(items=list(found), total=len(found))
 
 
 @router.put("/nodes/{name}/readiness", summary="What the cluster manager says of a node")
 def readiness(name: NodeName, said: NodeReadiness, caller: AgentOrOperator, runtime: RuntimeDep) -> NodeView:
     """A node that is not ready gets no work."""
-    return runtime.ledger.set_readiness(name, ready=said.ready, reason=said.reason, actor=caller.name)
+    return runtime.ledger.nodes.set_readiness(name, ready=said.ready, reason=said.reason, actor=caller.name)

@@ -86,26 +86,26 @@ def supersede(node: str, subscription: Subscription) -> None:
 @router.get("/nodes", summary="List nodes by name")
 def list_nodes(_: AgentOrReader, runtime: RuntimeDep, after: AfterNode = None, limit: Limit = 1000) -> Page:
     """A page of nodes with their GPUs, their health and who holds them."""
-    return runtime.ledger.node_page(after, limit)
+    return runtime.ledger.nodes.page(after, limit)
 
 
 @router.post("/nodes", status_code=201, summary="Register a node")
 @answers(409)
 def register(request: NodeRequest, _: AgentOrOperator, runtime: RuntimeDep) -> NodeView:
     """Take a node in with its GPUs; the same name again replaces its description."""
-    return runtime.ledger.register_node(request)
+    return runtime.ledger.nodes.register(request)
 
 
 @router.get("/nodes/{name}", summary="One node")
 def get_node(name: NodeName, _: AgentOrReader, runtime: RuntimeDep) -> NodeView:
     """The node as it is now."""
-    return runtime.ledger.nodes(name)[0]
+    return runtime.ledger.nodes.views(name)[0]
 
 
 @router.patch("/nodes/{name}", summary="Correct a node's description")
 def patch(name: NodeName, request: NodePatch, caller: Operator, runtime: RuntimeDep) -> NodeView:
     """What is set here counts over what the agent says, also when that registers again; null: its word."""
-    return runtime.ledger.patch_node(name, request, actor=caller.name, reason=request.reason)
+    return runtime.ledger.drains.patch_node(name, request, actor=caller.name, reason=request.reason)
 
 
 @router.post("/nodes/{name}/drain", summary="Give a node or a GPU no new work")
@@ -114,7 +114,7 @@ def drain(
 ) -> NodeView:
     """What runs may finish; ``now``: it is told to checkpoint and goes back to its place in the queue."""
     asked = request or DrainRequest()
-    return runtime.ledger.drain(name, asked.gpu, now=asked.now, reason=asked.reason, actor=caller.name)
+    return runtime.ledger.drains.drain(name, asked.gpu, now=asked.now, reason=asked.reason, actor=caller.name)
 
 
 @router.post("/nodes/{name}/resume", summary="Let a node or a GPU take work again")
@@ -123,20 +123,20 @@ def resume(
 ) -> NodeView:
     """The end of a drain; a GPU that was drained by itself is resumed by itself."""
     asked = request or ResumeRequest()
-    return runtime.ledger.resume(name, asked.gpu, reason=asked.reason, actor=caller.name)
+    return runtime.ledger.drains.resume(name, asked.gpu, reason=asked.reason, actor=caller.name)
 
 
 @router.delete("/nodes/{name}", status_code=204, summary="Forget a node that is gone")
 @answers(409)
 def remove(name: NodeName, caller: AgentOrOperator, runtime: RuntimeDep) -> None:
     """Forget a node whose agent is silent and that holds no work."""
-    runtime.ledger.remove_node(name, actor=caller.name)
+    runtime.ledger.nodes.remove(name, actor=caller.name)
 
 
 @router.post("/nodes/{name}/health", summary="The ten-second report")
 def report(name: NodeName, request: HealthReport, _: Agent, runtime: RuntimeDep) -> ReportAnswer:
     """Count one health check for each GPU of the node."""
-    return runtime.ledger.report_health(name, request)
+    return runtime.ledger.nodes.report_health(name, request)
 
 
 @router.post("/nodes/{name}/poll", summary="An agent asks for orders")
@@ -152,9 +152,9 @@ async def poll(name: NodeName, request: PollRequest, _: Agent, runtime: RuntimeD
         supersede(name, subscription)
         if request.gave_up:
             gate.forget(name)
-        await run_in_threadpool(ledger.check_in, name, request.running, leaving=request.leaving)
+        await run_in_threadpool(ledger.orders.check_in, name, request.running, leaving=request.leaving)
         while True:
-            answer, wants_confirmation = await run_in_threadpool(ledger.orders, name, request.running)
+            answer, wants_confirmation = await run_in_threadpool(ledger.orders.due, name, request.running)
             if newest_poll[name] is not subscription:
                 return PollAnswer(orders=[])
             fresh = gate.fresh(name, answer.orders)

@@ -21,7 +21,7 @@ Entity = Annotated[
 @router.get("/fair-share", summary="The fair-share tree")
 def get_shares(_: Reader, runtime: RuntimeDep) -> FairShareView:
     """Queues, projects and users level by level, as the planner compares them now; overrides beside."""
-    return runtime.ledger.fair_share()
+    return runtime.ledger.shares.fair_share()
 
 
 @router.put("/fair-share/{entity:path}", summary="Set a weight over the policy file's")
@@ -29,10 +29,10 @@ def set_share(
     entity: Entity, request: OverrideRequest, caller: Operator, runtime: RuntimeDep
 ) -> OverrideView:
     """In force in every API server within two seconds, until it is unset; recorded with user and reason."""
-    return runtime.ledger.set_share(entity, request.weight, actor=caller.name, reason=request.reason)
+    return runtime.ledger.shares.set_weight(entity, request.weight, actor=caller.name, reason=request.reason)
 
 
 @router.delete("/fair-share/{entity:path}", status_code=204, summary="Let the policy file's weight count")
 def unset_share(entity: Entity, caller: Operator, runtime: RuntimeDep, reason: Reason = "") -> None:
     """Forget the override."""
-    runtime.ledger.unset_share(entity, actor=caller.name, reason=reason)
+    runtime.ledger.shares.unset_weight(entity, actor=caller.name, reason=reason)

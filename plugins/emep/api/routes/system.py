@@ -25,7 +25,7 @@ def get_policy(_: Reader, runtime: RuntimeDep) -> dict[str, Any]:
     While the policy file is refused, ``problem`` says why (``message``, ``since``): what is shown is the
     policy that was in force before.
     """
-    policies = runtime.ledger.policies
+    policies = runtime.ledger.context.policies
     document = policies().describe()
     problem = policies.problem
     if problem is not None:
@@ -50,7 +50,7 @@ def health(request: Request) -> JSONResponse:
         "ok": found.ok,
         "state": found.state,
         "last_plan_age_seconds": found.plan_age,
-        "policy": "file" if runtime.ledger.policies.problem is None else "last_good",
+        "policy": "file" if runtime.ledger.context.policies.problem is None else "last_good",
     }
     if found.failing:
         answer["failing"] = found.failing

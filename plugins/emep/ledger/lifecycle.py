@@ -1,58 +1,28 @@
-"""What all parts of the ledger service share: the database, the policy, the clock, and GPUs given back."""
+"""The life of an allocation after its grant: told to yield, ended and charged, its GPUs confirmed free."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from sqlalchemy import delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from emep.ledger.database import Database, Transaction
-from emep.ledger.effective_policy import EffectivePolicy
-from emep.ledger.known_leases import KnownLeases
-from emep.ledger.known_nodes import KnownNodes
-from emep.ledger.pending_bound import PendingBound
-from emep.ledger.pools import Pools
+from emep.ledger.context import LedgerContext
+from emep.ledger.database import Transaction
 from emep.ledger.repository import chunks
 from emep.ledger.states import ASKER_STARTS, AllocationEvent, JobEvent, YieldCause
-from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, DeadLetter, Gpu, Job, Usage
+from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Usage
 from emep.ledger.tries import let_go
 from emep.ledger.usage import decay, decayed_charge
-from emep.policy import Policy
-from emep.settings import Settings
 
 
-class LedgerBase:
-    """Holds what the service's parts share."""
+class AllocationLifecycle:
+    """Moves allocations and their GPUs; what becomes of the job is decided in ``JobOutcomes``."""
 
-    def __init__(self, database: Database, policy: Callable[[], Policy], settings: Settings) -> None:
-        self.database = database
-        self.policies = EffectivePolicy(policy, database)
-        self.known_leases = KnownLeases()
-        self.known_nodes = KnownNodes(database)
-        self.pending_bound = PendingBound(database)
-        self.settings = settings
-        self.pools = Pools(database, self.alive_for)
-        database.guard = self.pools
+    def __init__(self, context: LedgerContext) -> None:
+        self._context = context
 
-    @property
-    def policy(self) -> Policy:
-        """The policy in force: the file's, with the operators' weights over it."""
-        return self.policies()
-
-    @property
-    def now(self) -> float:
-        """Seconds since 1970."""
-        return self.database.clock()
-
-    def alive_for(self) -> float:
-        """How long after an agent's last sign of life its node counts as alive, in seconds."""
-        health = self.policy.health
-        return health.report_every * health.failed_checks
-
-    # ---- ends ----------------------------------------------------------------------------------------------
-
-    def end_allocation(
+    def end(
         self,
         tx: Transaction,
         allocation: Allocation,
@@ -110,14 +80,14 @@ class LedgerBase:
         job = tx.session.get(Job, allocation.job_id)
         if job is None or gpus == 0:
             return
-        half_life = self.policy.half_life
+        half_life = self._context.policy.half_life
         seconds = max(0.0, tx.now - since)
         rate = allocation.billing_rate * gpus / allocation.gpu_count
         key = (job.queue, job.project, job.user)
         row = tx.session.get(Usage, key, with_for_update=True)
         if row is None:
             # Two ends of one user's first jobs may come at once: the second adds to what the first has made.
-            insert = sqlite.insert if self.database.is_sqlite else postgresql.insert
+            insert = sqlite.insert if self._context.database.is_sqlite else postgresql.insert
             nothing = {"gpu_seconds": 0.0, "billed_gpu_seconds": 0.0, "decayed": 0.0, "decayed_at": tx.now}
             made = insert(Usage).values(queue=job.queue, project=job.project, user=job.user, **nothing)
             tx.session.execute(made.on_conflict_do_nothing())
@@ -129,41 +99,6 @@ class LedgerBase:
         )
         row.decayed_at = tx.now
         tx.session.flush()
-
-    # ---- what stays of a job ------------------------------------------------------------------------------
-
-    def bury(self, tx: Transaction, job: Job, code: str, reason: str) -> None:
-        """Keep a job that is ``dead`` or ``expired`` as a dead letter, for a person to requeue or discard."""
-        letter = tx.session.get(DeadLetter, job.id, with_for_update=True)
-        if letter is None:
-            letter = DeadLetter(job_id=job.id)
-            tx.session.add(letter)
-        letter.state, letter.reason_code, letter.reason = "open", code, reason
-        letter.created_at, letter.resolved_at = tx.now, None
-        letter.resolved_by, letter.resolution = "", ""
-        tx.session.flush()
-
-    def release_holds(self, tx: Transaction, job_id: str) -> None:
-        """Forget what was promised to a job which has started or needs it no more."""
-        self.release_holds_of(tx, [job_id])
-
-    def release_holds_of(self, tx: Transaction, ids: Collection[str]) -> None:
-        """Likewise for many jobs."""
-        for part in chunks(ids):
-            gpus = tx.session.execute(
-                update(Gpu)
-                .where(Gpu.held_for.in_(part))
-                .values(held_for=None)
-                .execution_options(synchronize_session=False)
-            )
-            if gpus.rowcount:  # type: ignore[attr-defined]
-                tx.changes_holds()
-            tx.session.execute(
-                update(Allocation)
-                .where(Allocation.held_for.in_(part))
-                .values(held_for=None)
-                .execution_options(synchronize_session=False)
-            )
 
     def tell_to_yield(
         self,
@@ -178,7 +113,7 @@ class LedgerBase:
         grace: float | None = None,
     ) -> None:
         """Tell running work to checkpoint and exit within the grace period (policy, default 120 s)."""
-        seconds = self.policy.preemption.grace_period if grace is None else grace
+        seconds = self._context.policy.preemption.grace_period if grace is None else grace
         tx.move_job(job, JobEvent.TOLD_TO_YIELD, reason_code=cause.value, reason=reason)
         tx.move_allocation(
             allocation,
@@ -187,7 +122,7 @@ class LedgerBase:
             yield_at=tx.now,
             yield_deadline=tx.now + seconds,
             # A lease that lasts long because somebody watches ends soon after the grace, whoever is gone.
-            deadline=min(allocation.deadline, tx.now + seconds + self.policy.lease.expiry),
+            deadline=min(allocation.deadline, tx.now + seconds + self._context.policy.lease.expiry),
             held_for=held_for,
         )
         tx.emit(
@@ -229,3 +164,22 @@ def _never_given(allocation: Allocation) -> bool:
         and allocation.lease_given_at is None
         and allocation.first_heartbeat_at is None
     )
+
+
+def release_holds(tx: Transaction, ids: Collection[str]) -> None:
+    """Forget what was promised to jobs which have started or need it no more."""
+    for part in chunks(ids):
+        gpus = tx.session.execute(
+            update(Gpu)
+            .where(Gpu.held_for.in_(part))
+            .values(held_for=None)
+            .execution_options(synchronize_session=False)
+        )
+        if gpus.rowcount:  # type: ignore[attr-defined]
+            tx.changes_holds()
+        tx.session.execute(
+            update(Allocation)
+            .where(Allocation.held_for.in_(part))
+            .values(held_for=None)
+            .execution_options(synchronize_session=False)
+        )

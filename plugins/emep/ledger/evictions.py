@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from emep.api.schemas import JobState
 from emep.ledger.database import Transaction
-from emep.ledger.ends import Ends
+from emep.ledger.ends import JobOutcomes
+from emep.ledger.lifecycle import AllocationLifecycle
 from emep.ledger.states import AllocationEvent, YieldCause
 from emep.ledger.tables import Allocation, Job
 
 
-class TakingBack(Ends):
-    """The part of the ledger service that drains and requeues share."""
+class Evictions:
+    """Takes GPUs from work on an operator's word."""
+
+    def __init__(self, lifecycle: AllocationLifecycle, outcomes: JobOutcomes) -> None:
+        self._lifecycle = lifecycle
+        self._outcomes = outcomes
 
     def take_back(
         self, tx: Transaction, job: Job, allocation: Allocation, cause: YieldCause, why: str, actor: str
@@ -22,11 +27,11 @@ class TakingBack(Ends):
         """
         state = JobState(job.state)
         if state is JobState.RUNNING:
-            self.tell_to_yield(tx, job, allocation, cause, why, actor=actor)
+            self._lifecycle.tell_to_yield(tx, job, allocation, cause, why, actor=actor)
             return True
         if state is not JobState.STARTING:
             return False
-        self.end_allocation(
+        self._lifecycle.end(
             tx,
             allocation,
             AllocationEvent.LOST,
@@ -35,5 +40,5 @@ class TakingBack(Ends):
             actor=actor,
             confirmed=False,
         )
-        self.yielded(tx, job, cause, why)
+        self._outcomes.yielded(tx, job, cause, why)
         return True
