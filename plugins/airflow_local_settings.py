@@ -4,6 +4,6 @@ Airflow finds this file because the plugins folder is on its path. One of your o
 before it: then import the two functions there.
 """
 
-from emep.cluster_policy import task_instance_mutation_hook, task_policy
+from emep.airflow.cluster_policy import task_instance_mutation_hook, task_policy
 
 __all__ = ["task_instance_mutation_hook", "task_policy"]

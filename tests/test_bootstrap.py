@@ -13,7 +13,7 @@ from sqlalchemy import insert, text
 from tests.builders.ledger import sqlite_engine
 
 from emep.bootstrap import SettingsError, main, read_settings
-from emep.ledger.tables import Node
+from emep.ledger.store.tables import Node
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = ROOT / "airflow_settings.yaml"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from emep import cluster_policy
-from emep.cluster_policy import airflow_queues, task_instance_mutation_hook
+from emep.airflow import cluster_policy
+from emep.airflow.cluster_policy import airflow_queues, task_instance_mutation_hook
 
 ROOT = Path(__file__).resolve().parents[1]
 GOOD = """

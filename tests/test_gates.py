@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 
+from emep.airflow.task_request import asks_for_gpus
 from emep.bootstrap import read_settings
 from emep.demo.environment import environment
 from emep.demo.home import DemoHome, Secrets
-from emep.wishes import asks_for_gpus
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS, TASKS, TRIGGERS, SLOTS = 1000, 64, 10_000, 10_000

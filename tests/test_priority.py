@@ -11,12 +11,12 @@ import pytest
 from airflow.task.priority_strategy import validate_and_load_priority_weight_strategy
 from tests.builders.ledger import Bench, sqlite_engine
 
-from emep.ledger.deficits import read_shares
+from emep.airflow.priority_weight import LARGEST, Weights, weights
+from emep.ledger.shares.deficits import read_shares
 from emep.policy import Policy, default_policy
 from emep.policy.load import parse_policy_text
 from emep.priority import FairSharePriorityWeight
 from emep.scheduling.plan import plan
-from emep.weights import LARGEST, Weights, weights
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from emep import sqlite_writes
-from emep.sqlite_writes import OneWriteAtATime, middlewares
+from emep.airflow import sqlite_writes
+from emep.airflow.sqlite_writes import OneWriteAtATime, middlewares
 
 
 class TwoWriters:

@@ -101,7 +101,7 @@ def checkpoint_seconds(default: float) -> float:
     """Seconds between two checkpoints that an engine saves by itself: ``EMEP_CHECKPOINT_SECONDS``, which says
     the job's ``checkpoint_interval``, else ``default``. Raises BadInputError where it is no number.
     """
-    from engines.supervisor_lease import number
+    from engines.supervisor.lease import number
 
     return number(os.environ, "EMEP_CHECKPOINT_SECONDS", default)
 

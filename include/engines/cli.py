@@ -127,7 +127,7 @@ def _add_schema(commands: Any) -> None:
 
 
 def _merge(parsed: argparse.Namespace) -> int:
-    from engines.merge.command import merge_command
+    from engines.merge.run.command import merge_command
 
     return merge_command(
         config=parsed.config,
@@ -150,7 +150,7 @@ def _run(parsed: argparse.Namespace) -> int:
     # Signals wait until the supervisor can judge them: by default they would end this process or, where it is
     # the first of a container, be forgotten. At its end they are held back again.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    from engines.supervisor import supervise
+    from engines.supervisor.run import supervise
 
     return supervise(parsed.spec)
 

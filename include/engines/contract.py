@@ -143,8 +143,8 @@ class EngineEntry:
 
 
 ENGINES: dict[str, EngineEntry] = {
-    "compatibility_check": EngineEntry("engines.merge.compatibility:run"),
-    "merge": EngineEntry("engines.merge.engine:run"),
+    "compatibility_check": EngineEntry("engines.merge.plan.compatibility:run"),
+    "merge": EngineEntry("engines.merge.run.engine:run"),
     "evaluate": EngineEntry("engines.evaluation.engine:run"),
     "benchmark": EngineEntry("engines.benchmark.engine:run"),
     "compare": EngineEntry("engines.evaluation.compare:run"),

@@ -142,8 +142,8 @@ def _is_kept_by_emep(name: str, session: Any) -> bool:
     """Whether the pool stands for GPUs of EMEP's nodes: its slots are the ledger's to say."""
     from sqlalchemy import inspect, select
 
-    from emep.ledger.pool_counts import PREFIX
-    from emep.ledger.tables import Node
+    from emep.ledger.airflow_pools.counts import PREFIX
+    from emep.ledger.store.tables import Node
 
     if not name.startswith(PREFIX) or not inspect(session.connection()).has_table(Node.__tablename__):
         return False

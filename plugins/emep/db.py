@@ -10,7 +10,7 @@ from pathlib import Path
 
 from airflow.utils.db_manager import BaseDBManager
 
-from emep.ledger.tables import Base
+from emep.ledger.store.tables import Base
 
 _LEDGER = Path(__file__).resolve().parent / "ledger"
 

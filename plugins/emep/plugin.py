@@ -33,14 +33,14 @@ def _fastapi_apps() -> list[dict[str, Any]]:
 
 def _middlewares() -> list[dict[str, Any]]:
     """What keeps an API server on SQLite from waiting for itself."""
-    from emep.sqlite_writes import middlewares
+    from emep.airflow.sqlite_writes import middlewares
 
     return middlewares()
 
 
 def _listeners() -> list[Any]:
     """Releases what a task holds that ended without its worker."""
-    from emep import listener
+    from emep.airflow import listener
 
     return [listener]
 
@@ -54,7 +54,7 @@ def _weight_rules() -> list[Any]:
 
 def _links() -> list[Any]:
     """Links from a task to its job and its job's log."""
-    from emep.links import LINKS
+    from emep.airflow.links import LINKS
 
     return list(LINKS)
 

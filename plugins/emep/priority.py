@@ -30,8 +30,8 @@ class FairSharePriorityWeight(PriorityWeightStrategy):
         task = getattr(ti, "task", None)
         own = int(getattr(task, "priority_weight", 1) or 1)
         try:
-            from emep.weights import weights
-            from emep.wishes import is_of_emep, wish_of
+            from emep.airflow.priority_weight import weights
+            from emep.airflow.task_request import is_of_emep, wish_of
 
             run = ti.__dict__.get("dag_run")
             conf = getattr(run, "conf", None)

@@ -21,9 +21,10 @@ from tests.agent.test_with_real_api import REAL_ENGINE, ended, until
 from tests.builders.checkpoints import save_family
 from tests.builders.emep_server import AGENT_SECRET, POLICY_FILE, EmepServer
 
-from emep.api.schemas import AirflowTask, JobRequest, JobState, JobView, Topology
 from emep.client import EmepApiError, EmepClient
 from emep.layout import run_folder
+from emep.wire.base import JobState
+from emep.wire.jobs import AirflowTask, JobRequest, JobView, Topology
 
 SECRET = "s3cret-of-another"
 ENGINE_USER = "nobody"

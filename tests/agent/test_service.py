@@ -11,7 +11,8 @@ from pathlib import Path
 from tests.agent.conftest import AgentProcess, gone, when_written
 from tests.builders.small_api import SECRET, SmallApi, start_order
 
-from emep.api.schemas import Directive, StopOrder
+from emep.wire.base import Directive
+from emep.wire.nodes import StopOrder
 
 Start = Callable[..., AgentProcess]
 

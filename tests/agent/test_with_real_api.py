@@ -16,8 +16,9 @@ import pytest
 from tests.agent.conftest import EMEP, STEPS_ENGINE, end_everything_of, gone, when_written
 from tests.builders.emep_server import AGENT_SECRET, EmepServer
 
-from emep.api.schemas import ENDED_STATES, JobRequest, JobState, JobView, Topology
 from emep.client import EmepClient
+from emep.wire.base import ENDED_STATES, JobState
+from emep.wire.jobs import JobRequest, JobView, Topology
 
 ITEM = '{"id": "1", "prompt": "1+1=", "choices": ["2", "3"], "answer": 0}\n'
 Start = Callable[..., "subprocess.Popen[bytes]"]

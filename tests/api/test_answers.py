@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from tests.builders.conformance import Conformance
 
 from emep.api.app import create_app
-from emep.exceptions import EmepError
+from emep.wire.errors import EmepError
 
 from .conftest import Api
 

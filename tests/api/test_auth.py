@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fastapi.routing import APIRoute
 
-from emep.ledger.burial import bury
+from emep.ledger.jobs.burial import bury
 from emep.ledger.states import JobEvent
-from emep.ledger.tables import Job
+from emep.ledger.store.tables import Job
 
 from .conftest import Api
 

@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from sqlalchemy import func, select
 
 from emep.api.bodies import DEFAULT_BYTES as MAX_BODY_BYTES
-from emep.ledger.tables import Allocation, Event, Job, Node
+from emep.ledger.store.tables import Allocation, Event, Job, Node
 
 from .conftest import Api
 

@@ -135,8 +135,8 @@ def test_changes_wait_for_the_job_that_is_watched(api: Api) -> None:
 
 def test_changes_made_by_another_api_server_wake_this_ones_watchers(api: Api) -> None:
     """The other server shares the database and nothing else."""
-    from emep.ledger.database import Database
     from emep.ledger.service import LedgerService
+    from emep.ledger.store.database import Database
 
     api.node()
     job = api.submit().json()

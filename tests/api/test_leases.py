@@ -55,7 +55,7 @@ def test_an_administrator_may(api: Api, pod: tuple[str, str]) -> None:
 def test_no_token_is_in_the_audit(api: Api, pod: tuple[str, str]) -> None:
     from sqlalchemy import select
 
-    from emep.ledger.tables import Event
+    from emep.ledger.store.tables import Event
 
     token = api.call("alice", "POST", f"/allocations/{pod[1]}/lease", json={}).json()["lease_token"]
     with api.bench.database.read() as session:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from emep.api.engine_names import ENGINE_NAMES
-from emep.ledger.tables import DeadLetter, Event, FairShareOverride, Gpu, Job, Node
+from emep.ledger.store.tables import DeadLetter, Event, FairShareOverride, Gpu, Job, Node
+from emep.wire.engines import ENGINE_NAMES
 
 from .conftest import Api
 from .test_auth import a_dead_letter

@@ -9,7 +9,8 @@ import pytest
 from tests.builders.ledger import SPEC
 from tests.builders.real_api import real_api
 
-from emep.api.schemas import JobRequest, PollRequest
+from emep.wire.jobs import JobRequest
+from emep.wire.nodes import PollRequest
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import signal, sys
 from types import SimpleNamespace
 from sqlalchemy import create_engine
 from emep.api.app import _answer_on_shutdown
-from emep.ledger.database import Database
-from emep.ledger.follower import Follower
+from emep.ledger.store.database import Database
+from emep.ledger.long_poll import Follower
 
 follower = Follower(Database(create_engine("sqlite://")))
 told = []

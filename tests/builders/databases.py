@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, inspect, text
 from tests.builders.ledger import sqlite_engine
 
-from emep.ledger.tables import Base
+from emep.ledger.store.tables import Base
 
 POSTGRES_URL = os.environ.get("EMEP_TEST_POSTGRES_URL", "")
 """A database that may be emptied."""

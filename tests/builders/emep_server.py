@@ -61,7 +61,7 @@ def serve(folder: Path, port: int) -> None:
 
     from emep.api.app import create_app
     from emep.api.runtime import Runtime
-    from emep.ledger.tables import Base
+    from emep.ledger.store.tables import Base
     from emep.policy.load import parse_policy_text
 
     url = os.environ.get(DATABASE_URL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from emep.api.schemas import JobView
+from emep.wire.jobs import JobView
 
 
 def job_view(state: str = "pending", **fields: Any) -> JobView:

@@ -7,26 +7,24 @@ from typing import Any
 
 from sqlalchemy import Engine, create_engine, event, select
 
-from emep.api.schemas import (
-    Completion,
+from emep.ledger.jobs.validation import Submitter
+from emep.ledger.planning.planner import Cycle, Planner
+from emep.ledger.service import LedgerService
+from emep.ledger.store.database import Database
+from emep.ledger.store.tables import AllocationGpu, Base, Event, Job
+from emep.policy import Policy, default_policy
+from emep.settings import Settings
+from emep.wire.allocations import Completion, Heartbeat
+from emep.wire.jobs import JobRequest, JobView
+from emep.wire.nodes import (
     GpuHealth,
     GpuReport,
     HealthReport,
-    Heartbeat,
-    JobRequest,
-    JobView,
     NodeRequest,
     NodeView,
     RunningAllocation,
     StartOrder,
 )
-from emep.ledger.database import Database
-from emep.ledger.judging import Submitter
-from emep.ledger.planner import Cycle, Planner
-from emep.ledger.service import LedgerService
-from emep.ledger.tables import AllocationGpu, Base, Event, Job
-from emep.policy import Policy, default_policy
-from emep.settings import Settings
 
 START = 1_700_000_000.0
 SPEC = {"engine": "merge", "input": {}, "output_uri": "out"}

@@ -23,11 +23,12 @@ from tests.cluster import pods
 from tests.cluster.settings import HOST_ROOT_IMAGE
 from tests.cluster.target import Target
 
-from emep.api.schemas import ENDED_STATES, JobRequest, JobView
 from emep.client import EmepClient
 from emep.client.config import settings as client_settings
-from emep.runtime.kubernetes.manifest import PodPlan
+from emep.kubernetes.manifest import PodPlan
 from emep.triggers.pod import PodTrigger
+from emep.wire.base import ENDED_STATES
+from emep.wire.jobs import JobRequest, JobView
 
 PROJECT = Path(__file__).resolve().parents[2]
 POLICY = """\

@@ -85,7 +85,7 @@ class RealAirflow:
         return [(node.name, gpu.index) for node in self._nodes() for gpu in node.gpus if gpu.job_id]
 
     def _nodes(self) -> list[Any]:
-        from emep.api.schemas import NodeView
+        from emep.wire.nodes import NodeView
 
         return [NodeView.model_validate(node) for node in self.api.nodes()]
 

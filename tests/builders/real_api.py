@@ -21,9 +21,11 @@ from tests.builders.ledger import make_settings, sqlite_engine
 
 from emep.api.app import create_app
 from emep.api.runtime import Runtime
-from emep.api.schemas import Completion, GpuReport, Heartbeat, JobView, NodeRequest, PollRequest, StartOrder
 from emep.client import EmepClient, agent_token, lease_token
 from emep.client.config import settings as client_settings
+from emep.wire.allocations import Completion, Heartbeat
+from emep.wire.jobs import JobView
+from emep.wire.nodes import GpuReport, NodeRequest, PollRequest, StartOrder
 
 
 class Serving:
@@ -137,7 +139,7 @@ def real_api(folder: Path) -> Iterator[RealApi]:
     from airflow.models.revoked_token import RevokedToken
     from airflow.settings import get_engine
 
-    from emep.ledger.tables import Base
+    from emep.ledger.store.tables import Base
 
     # The only table of Airflow's that its authentication reads.
     RevokedToken.__table__.create(get_engine(), checkfirst=True)

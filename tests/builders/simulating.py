@@ -12,10 +12,10 @@ from emep.policy import Policy, parse_policy_text
 from emep.scheduling.cluster.index import ClusterIndex
 from emep.scheduling.model import Allocation, Hold, Job, Node, Plan, Snapshot, UsageRecord
 from emep.scheduling.plan import plan
-from emep.simulation.failures import Failure
-from emep.simulation.jobs import JobSpec
-from emep.simulation.recording import Outcome, Recording
-from emep.simulation.replay import replay
+from emep.simulation.read.failures import Failure
+from emep.simulation.read.jobs import JobSpec
+from emep.simulation.run.recording import Outcome, Recording
+from emep.simulation.run.replay import replay
 
 
 def a_spec(job_id: str, submit: float, gpus: int, run: float, **fields: Any) -> JobSpec:

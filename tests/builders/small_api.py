@@ -17,15 +17,9 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from tests.builders.ports import reserve_port
 
-from emep.api.schemas import (
-    Completion,
-    GpuRef,
-    HealthReport,
-    NodeRequest,
-    PollRequest,
-    StartOrder,
-    StopOrder,
-)
+from emep.wire.allocations import Completion
+from emep.wire.jobs import GpuRef
+from emep.wire.nodes import HealthReport, NodeRequest, PollRequest, StartOrder, StopOrder
 
 SECRET = "test-agent-secret"
 BASE = "/emep/api/v1"

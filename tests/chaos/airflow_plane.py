@@ -25,7 +25,6 @@ from tests.chaos.settings import ChaosSettings
 from tests.chaos.workload import Workload, job_input, kind_of_job
 
 from emep.agent.process import ProcessIdentity
-from emep.api.schemas import JobView
 from emep.client import Call, EmepApiError, EmepClient
 from emep.client.config import settings as client_settings
 from emep.client.retry import NO_RETRY
@@ -33,6 +32,7 @@ from emep.demo.environment import environment
 from emep.demo.home import DemoHome
 from emep.demo.keeper import descendants
 from emep.demo.stack import LOG_SERVERS, program
+from emep.wire.jobs import JobView
 
 DAG = "chaos_job"
 HEARTBEATS = {

@@ -22,7 +22,7 @@ from tests.chaos.model import (
 )
 
 from emep.layout import checkpoint_folder
-from emep.ledger.tables import Event, Job, Usage
+from emep.ledger.store.tables import Event, Job, Usage
 
 
 def gather(

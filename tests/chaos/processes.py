@@ -17,7 +17,7 @@ MARK = "CHAOS_FOLDER"
 NODE = "CHAOS_NODE"
 _KINDS = (
     ("wrapper.py", "wrapper"),
-    ("engines.supervisor_child", "engine"),
+    ("engines.supervisor.child", "engine"),
     ("emep-engine", "supervisor"),
     ("--state-dir", "agent"),
     ("tests.builders.emep_server", "api-server"),

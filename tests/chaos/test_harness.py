@@ -181,7 +181,7 @@ def test_a_worker_that_has_ended_its_task_meanwhile_goes_on() -> None:
     [
         ("python -I -S /x/wrapper.py /run 3 -- /bin/emep-engine run SPEC.json", "wrapper"),
         ("python /bin/emep-engine run SPEC.json", "supervisor"),
-        ("python -m engines.supervisor_child SPEC.json", "engine"),
+        ("python -m engines.supervisor.child SPEC.json", "engine"),
         ("python /bin/emep agent --name n0 --state-dir /x", "agent"),
         ("python -m tests.builders.emep_server /x 18260", "api-server"),
         ("sleep 5", "other"),

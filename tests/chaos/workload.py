@@ -14,9 +14,10 @@ from typing import Any
 from tests.chaos.model import Probe
 from tests.chaos.settings import ChaosSettings
 
-from emep.api.schemas import Completion, Heartbeat, JobRequest, JobView
 from emep.client import Call, EmepApiError, EmepClient, EmepConnectionError, EmepError, calls, lease_token
 from emep.client.retry import NO_RETRY
+from emep.wire.allocations import Completion, Heartbeat
+from emep.wire.jobs import JobRequest, JobView
 
 LIVE = ("pending", "starting", "running", "yielding")
 CLASSES = (("merge", "low", 4), ("merge", "normal", 4), ("merge", "high", 3), ("eval", "normal", 1))

@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from emep.agent import capacity
-from emep.cli.agent import add_arguments, read_settings
+from emep.cli.commands.agent import add_arguments, read_settings
 
 
 @pytest.mark.parametrize(("options", "offered"), [(["--report-only"], "machine"), ([], "own")])

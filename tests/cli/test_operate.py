@@ -11,9 +11,10 @@ import pytest
 from tests.builders.emep_server import AGENT_SECRET, EmepServer
 from tests.cli.conftest import Emep
 
-from emep.api.schemas import GpuReport, JobRequest, NodeRequest
 from emep.cli import COMMANDS
 from emep.client import EmepClient, agent_token
+from emep.wire.jobs import JobRequest
+from emep.wire.nodes import GpuReport, NodeRequest
 
 SPEC = {"schema_version": 1, "engine": "merge", "input": {}, "output_uri": "none"}
 READ = ["queue", "nodes", "share", "history", "dlq list"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.builders.emep_server import EmepServer
 from tests.cli.conftest import Emep
 
-from emep.cli.policy import changes
+from emep.cli.commands.policy import changes
 from emep.client import EmepClient, calls
 
 

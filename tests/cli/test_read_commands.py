@@ -10,18 +10,10 @@ import pytest
 from tests.builders.emep_server import AGENT_SECRET, EmepServer
 from tests.cli.conftest import Emep
 
-from emep.api.schemas import (
-    Completion,
-    GpuReport,
-    Heartbeat,
-    JobRequest,
-    JobView,
-    NodeRequest,
-    PollRequest,
-    RunningAllocation,
-    StartOrder,
-)
 from emep.client import EmepClient, agent_token, lease_token
+from emep.wire.allocations import Completion, Heartbeat
+from emep.wire.jobs import JobRequest, JobView
+from emep.wire.nodes import GpuReport, NodeRequest, PollRequest, RunningAllocation, StartOrder
 
 SPEC = {"schema_version": 1, "engine": "evolve_candidates", "input": {}, "output_uri": "none"}
 

@@ -183,7 +183,7 @@ def test_a_recipe_that_is_none_is_refused_with_its_place(
 def test_how_an_evaluation_is_scored_and_compared_are_fields_of_the_run() -> None:
     import argparse
 
-    from emep.cli import submit
+    from emep.cli.commands import submit
 
     parser = argparse.ArgumentParser()
     submit.add_arguments(parser)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tests.client.conftest import Answer, ScriptedServer, Seen
 
-from emep.api.schemas import JobRequest, PollRequest
 from emep.client import (
     AirflowLogin,
     AsyncEmepClient,
@@ -20,6 +19,8 @@ from emep.client import (
     agent_token,
     lease_token,
 )
+from emep.wire.jobs import JobRequest
+from emep.wire.nodes import PollRequest
 
 Scripted = Callable[[Callable[[Seen], Answer]], ScriptedServer]
 QUICK = Retry(attempts=3, first=0.01)
@@ -137,8 +138,8 @@ async def test_another_caller_shares_the_connections_but_not_the_credentials(scr
 
 
 def _heartbeat() -> Any:
-    from emep.api.schemas import Heartbeat
     from emep.client import calls
+    from emep.wire.allocations import Heartbeat
 
     return calls.heartbeat("a-1", Heartbeat(epoch=1))
 

@@ -12,9 +12,9 @@ from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
+from emep.airflow.task_request import wish_of
 from emep.bootstrap import read_settings
 from emep.operators.fair_share import FairShareGpuOperator
-from emep.wishes import wish_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = ["emep_evaluate", "emep_evolve", "emep_merge", "emep_pipeline"]

@@ -108,7 +108,7 @@ def test_help_says_where_relative_paths_start(forms, field):
     ("dag_id", "open_weights"), [("emep_merge", 0), ("emep_evolve", 2), ("emep_pipeline", 2)]
 )
 def test_the_recipe_s_help_has_a_recipe_to_copy(forms, dag_id, open_weights):
-    from engines.merge.recipe import parse_recipe
+    from engines.merge.recipe.parse import parse_recipe
 
     param = forms[dag_id].params.get_param("recipe")
     assert param.description is None, "Airflow shows plain text instead of Markdown where there is any"

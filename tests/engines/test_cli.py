@@ -131,9 +131,9 @@ def test_what_needs_no_torch_loads_none(config: Path) -> None:
     code = (
         "import sys\n"
         "from engines.cli import main\n"
-        "import engines.supervisor, engines.supervisor_child, engines.merge.compatibility\n"
+        "import engines.supervisor.run, engines.supervisor.child, engines.merge.plan.compatibility\n"
         f"assert main(['merge', {str(config)!r}, 'out', '--dry-run']) == 0\n"
-        "from engines.merge.compatibility import check_recipe\n"
+        "from engines.merge.plan.compatibility import check_recipe\n"
         f"check_recipe({str(config)!r})\n"
         "names = {'torch', 'transformers', 'numpy', 'great_expectations', 'airflow', 'emep'}\n"
         "heavy = names & set(sys.modules)\n"

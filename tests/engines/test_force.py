@@ -17,7 +17,7 @@ from tests.builders.checkpoints import save_family
 from engines.artifacts import digest_folder
 from engines.cli import main
 from engines.contract import BadInputError
-from engines.merge.output import OutputFolder
+from engines.merge.run.output import OutputFolder
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ def test_a_disk_that_fills_up_meanwhile_keeps_nothing_half_written(
     recipe: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Another writer takes the room after the check: the merge finds the disk full as it writes."""
-    from engines.merge import output as module
+    from engines.merge.run import output as module
 
     check = module.check_space
 

@@ -9,9 +9,9 @@ import pytest
 from airflow.triggers.base import TaskSuccessEvent
 from tests.builders.pods import event_of
 
-from emep.api.schemas import Completion, Heartbeat
 from emep.client import EmepClient, lease_token
-from emep.triggers.pod_hub import PodHub
+from emep.kubernetes.watch import PodHub
+from emep.wire.allocations import Completion, Heartbeat
 
 from .test_loss import begun, ended_by_a_person, once
 

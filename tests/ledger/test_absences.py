@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.builders.ledger import Bench
 
-from emep.api.schemas import JobState
 from emep.ledger.service import LedgerService
+from emep.wire.base import JobState
 
 
 def test_after_an_absence_of_the_control_plane_every_lease_gets_one_full_period(bench: Bench) -> None:

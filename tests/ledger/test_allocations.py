@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.builders.ledger import START, Bench, events, holders
 
-from emep.api.schemas import Completion, Heartbeat, JobState, StartOrder
-from emep.exceptions import ConflictError, NotAuthenticatedError, NotFoundError, StaleEpochError
+from emep.wire.allocations import Completion, Heartbeat
+from emep.wire.base import JobState
+from emep.wire.errors import ConflictError, NotAuthenticatedError, NotFoundError, StaleEpochError
+from emep.wire.nodes import StartOrder
 
 
 def test_the_first_heartbeat_makes_the_job_run(bench: Bench) -> None:

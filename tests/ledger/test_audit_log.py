@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import select
 from tests.builders.ledger import Bench
 
-from emep.exceptions import ConflictError
-from emep.ledger.audit_log import line
-from emep.ledger.tables import Event
-from emep.ledger.transaction import MANY_EVENTS, Transaction
+from emep.ledger.store.audit_log import line
+from emep.ledger.store.tables import Event
+from emep.ledger.store.transaction import MANY_EVENTS, Transaction
+from emep.wire.errors import ConflictError
 
 
 def test_decisions_are_logged_with_what_follows_a_job_through_every_log(

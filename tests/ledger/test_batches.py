@@ -11,10 +11,11 @@ from typing import Any
 from sqlalchemy import event, func, select
 from tests.builders.ledger import Bench, events, spec_for
 
-from emep.api.schemas import JobRequest, JobState
-from emep.exceptions import EmepError, InvalidError, RejectedJobError
-from emep.ledger.judging import Submitter
-from emep.ledger.tables import Event, Job
+from emep.ledger.jobs.validation import Submitter
+from emep.ledger.store.tables import Event, Job
+from emep.wire.base import JobState
+from emep.wire.errors import EmepError, InvalidError, RejectedJobError
+from emep.wire.jobs import JobRequest
 
 ALICE = Submitter("alice", "alice")
 
@@ -124,7 +125,7 @@ def test_nodes_that_come_make_a_job_possible_at_once(bench: Bench) -> None:
     bench.submit()
     # Another API server has taken the new node in: this one's copy is out of date.
     other = LedgerService(bench.database, lambda: bench.policy, bench.ledger.context.settings)
-    from emep.api.schemas import GpuReport, NodeRequest
+    from emep.wire.nodes import GpuReport, NodeRequest
 
     gpus = [GpuReport(index=i, uuid=f"G{i}", gpu_type="H100", gpu_memory="80Gi") for i in range(4)]
     other.nodes.register(NodeRequest(name="n1", gpus=gpus, cpu=32, memory="256Gi"))

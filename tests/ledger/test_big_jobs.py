@@ -6,7 +6,7 @@ import pytest
 from tests.builders.airflow_queue import AirflowQueue
 from tests.builders.ledger import Bench
 
-from emep.api.schemas import JobView
+from emep.wire.jobs import JobView
 
 SLOTS, SMALL = 8, 20
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.builders.ledger import Bench
 
-from emep.api.schemas import Checkup
-from emep.ledger.checkup import check_up
+from emep.ledger.nodes.checkup import check_up
+from emep.wire.health import Checkup
 
 
 def found(checkup: Checkup) -> list[tuple[str, str]]:

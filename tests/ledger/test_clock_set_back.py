@@ -5,10 +5,10 @@ from __future__ import annotations
 from sqlalchemy import update
 from tests.builders.ledger import Bench, events
 
-from emep.api.schemas import JobState
-from emep.ledger.planner import LOCK_NAME, LOCK_SECONDS, Planner
-from emep.ledger.runner import Runner
-from emep.ledger.tables import Lock
+from emep.ledger.planning.planner import LOCK_NAME, LOCK_SECONDS, Planner
+from emep.ledger.planning.runner import Runner
+from emep.ledger.store.tables import Lock
+from emep.wire.base import JobState
 
 HOUR = 3600.0
 

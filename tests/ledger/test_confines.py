@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from emep.exceptions import InvalidError
 from emep.layout import checkpoint_folder, folder_of, run_folder
-from emep.ledger.confines import check_spec, confines
-from emep.ledger.tables import Job
+from emep.ledger.jobs.confinement import check_spec, confines
+from emep.ledger.store.tables import Job
 from emep.policy.sections import RootsPolicy
+from emep.wire.errors import InvalidError
 
 ROOTS = RootsPolicy(read=("/srv/models",), write=("/srv/shared",))
 ARTIFACTS = "file:///srv/artifacts"

@@ -7,9 +7,11 @@ from sqlalchemy import select
 from tests.builders.airflow_runs import AirflowRuns, task
 from tests.builders.ledger import Bench, events, holders
 
-from emep.api.schemas import DeadLetterState, Directive, JobState, JobView
-from emep.exceptions import ConflictError, NotFoundError, RejectedJobError
-from emep.ledger.tables import Event, Job
+from emep.ledger.store.tables import Event, Job
+from emep.wire.base import Directive, JobState
+from emep.wire.errors import ConflictError, NotFoundError, RejectedJobError
+from emep.wire.jobs import JobView
+from emep.wire.operations import DeadLetterState
 
 DAY = 86400.0
 

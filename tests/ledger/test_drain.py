@@ -8,13 +8,15 @@ import pytest
 from sqlalchemy import select
 from tests.builders.ledger import Bench, holders
 
-from emep.api.schemas import Directive, JobState, JobView, NodePatch
-from emep.exceptions import InvalidError, NotFoundError, RejectedJobError
-from emep.ledger.planner import Planner
-from emep.ledger.tables import Event
+from emep.ledger.planning.planner import Planner
+from emep.ledger.store.tables import Event
 from emep.policy import Policy
 from emep.scheduling.model import Plan, Snapshot
 from emep.scheduling.plan import plan
+from emep.wire.base import Directive, JobState
+from emep.wire.errors import InvalidError, NotFoundError, RejectedJobError
+from emep.wire.jobs import JobView
+from emep.wire.operations import NodePatch
 
 
 def states(bench: Bench, name: str = "n0") -> list[str]:
@@ -221,7 +223,7 @@ def test_a_drain_outlives_a_restart_of_the_agent_and_an_exchanged_gpu(bench: Ben
     bench.node(gpus=2)
     node = bench.ledger.nodes.views("n0")[0]
     assert (node.drain, node.drain_reason, node.gpus[1].drain) == (True, "fans", True)
-    from emep.api.schemas import GpuReport, NodeRequest
+    from emep.wire.nodes import GpuReport, NodeRequest
 
     fresh = [GpuReport(index=1, uuid="GPU-new", gpu_type="H100", gpu_memory="80Gi")]
     bench.ledger.nodes.register(NodeRequest(name="n0", gpus=fresh))

@@ -8,10 +8,11 @@ import pytest
 from sqlalchemy import select
 from tests.builders.ledger import Bench, events, holders, spec_for
 
-from emep.api.schemas import JobState, JobView
-from emep.ledger.ends import Verdict, verdict
+from emep.ledger.jobs.outcomes import Verdict, verdict
 from emep.ledger.states import YieldCause
-from emep.ledger.tables import DeadLetter, Job
+from emep.ledger.store.tables import DeadLetter, Job
+from emep.wire.base import JobState
+from emep.wire.jobs import JobView
 
 TASK = {"dag_id": "d", "run_id": "r", "task_id": "t", "try_number": 1, "last_try": False}
 LAST = {**TASK, "last_try": True}
@@ -121,7 +122,7 @@ def test_an_exit_status_of_its_own_is_believed_before_a_result(bench: Bench) -> 
 
 def tell(bench: Bench, job: JobView, cause: YieldCause) -> None:
     """Tell a running job to yield."""
-    from emep.ledger.repository import current_allocation, get_job
+    from emep.ledger.store.repository import current_allocation, get_job
 
     def work(tx):
         found = get_job(tx.session, job.id, lock=True)
@@ -252,7 +253,7 @@ def with_cause(bench: Bench, job: JobView, cause: YieldCause) -> None:
     """Tell the job to yield, as planner, drain and tick do."""
 
     def work(tx: object) -> None:
-        from emep.ledger.repository import get_allocation, get_job
+        from emep.ledger.store.repository import get_allocation, get_job
 
         stored = get_job(tx.session, job.id, lock=True)
         allocation = get_allocation(tx.session, job.allocation_id, lock=True)

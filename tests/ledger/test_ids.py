@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emep.ledger.ids import JobIds, lease_token, same_secret, token_digest
+from emep.ledger.store.ids import JobIds, lease_token, same_secret, token_digest
 
 
 def test_ids_sort_by_time_and_keep_the_order_within_a_millisecond() -> None:

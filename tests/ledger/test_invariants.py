@@ -17,10 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sqlalchemy import select
 from tests.builders.ledger import Bench, sqlite_engine
 
-from emep.api.schemas import ENDED_STATES, Completion, Heartbeat, JobState
-from emep.exceptions import EmepError
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState
-from emep.ledger.tables import Allocation, AllocationGpu, Event, Job, Usage
+from emep.ledger.store.tables import Allocation, AllocationGpu, Event, Job, Usage
+from emep.wire.allocations import Completion, Heartbeat
+from emep.wire.base import ENDED_STATES, JobState
+from emep.wire.errors import EmepError
 
 NODES = ("n0", "n1")
 LIVE = {state.value for state in LIVE_ALLOCATION_STATES}
@@ -108,7 +109,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NODES), obeys=st.sampled_from([False, False, True]))
     def poll(self, name: str, obeys: bool) -> None:
-        from emep.api.schemas import RunningAllocation, StartOrder
+        from emep.wire.nodes import RunningAllocation, StartOrder
 
         def running() -> list[RunningAllocation]:
             return [

@@ -9,11 +9,12 @@ import pytest
 from sqlalchemy import func, select
 from tests.builders.ledger import SPEC, Bench
 
-from emep.api.schemas import JobRequest, JobState
-from emep.exceptions import ConflictError, InvalidError, NotFoundError, RejectedJobError
-from emep.ledger.judging import Submitter
-from emep.ledger.tables import Event, Job
+from emep.ledger.jobs.validation import Submitter
+from emep.ledger.store.tables import Event, Job
 from emep.policy import parse_policy
+from emep.wire.base import JobState
+from emep.wire.errors import ConflictError, InvalidError, NotFoundError, RejectedJobError
+from emep.wire.jobs import JobRequest
 
 ALICE = Submitter("alice", "alice")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from emep.api.schemas import JobRequest
-from emep.exceptions import InvalidError
-from emep.ledger.judging import gang_size
+from emep.ledger.jobs.validation import gang_size
+from emep.wire.errors import InvalidError
+from emep.wire.jobs import JobRequest
 
 
 @pytest.mark.parametrize(

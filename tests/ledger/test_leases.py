@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 from tests.builders.ledger import Bench
 
-from emep.api.schemas import Completion, Heartbeat, JobState, JobView
-from emep.exceptions import ConflictError, ForbiddenError, StaleEpochError
+from emep.wire.allocations import Completion, Heartbeat
+from emep.wire.base import JobState
+from emep.wire.errors import ConflictError, ForbiddenError, StaleEpochError
+from emep.wire.jobs import JobView
 
 LABELS = {"emep/runtime": "kubernetes"}
 

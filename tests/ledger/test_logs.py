@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import select
 from tests.builders.ledger import Bench, make_settings
 
-from emep.exceptions import ConflictError, NotFoundError
-from emep.ledger.logs import LATE_SECONDS, POD_SECONDS
-from emep.ledger.tables import LogChunk
+from emep.ledger.allocations.logs import LATE_SECONDS, POD_SECONDS
+from emep.ledger.store.tables import LogChunk
+from emep.wire.errors import ConflictError, NotFoundError
 
 
 def test_bytes_are_appended_and_read_back(bench: Bench) -> None:

@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Engine, create_engine, inspect
 
 from emep.db import EmepDBManager
-from emep.ledger.tables import Base
+from emep.ledger.store.tables import Base
 
 
 def alembic_config(connection: object) -> Config:

@@ -10,13 +10,14 @@ import pytest
 from sqlalchemy import update
 from tests.builders.ledger import Bench
 
-from emep.api.schemas import JobState, JobView
-from emep.exceptions import EmepError
-from emep.ledger.mirror import Mirror
-from emep.ledger.snapshot import LedgerSnapshot, build_snapshot
-from emep.ledger.tables import Event, Job
+from emep.ledger.planning.snapshot import LedgerSnapshot, build_snapshot
+from emep.ledger.planning.snapshot_cache import Mirror
+from emep.ledger.store.tables import Event, Job
 from emep.policy import parse_policy_text
 from emep.scheduling.plan import plan
+from emep.wire.base import JobState
+from emep.wire.errors import EmepError
+from emep.wire.jobs import JobView
 
 NODES = ("n0", "n1", "n2")
 POLICIES = (
@@ -217,7 +218,7 @@ def test_a_change_that_left_no_event_is_found_and_mended_by_the_check(
     )
     assert len(refreshed(bench, mirror).snapshot.pending) == 2, "nobody has said so"
     bench.alive(61.0)
-    with caplog.at_level(logging.ERROR, logger="emep.ledger.mirror"):
+    with caplog.at_level(logging.ERROR, logger="emep.ledger.planning.snapshot_cache"):
         assert [one.id for one in mirrored(bench, mirror).snapshot.pending] == [other.id]
     assert f"pending jobs {job.id}" in caplog.text
 
@@ -232,7 +233,7 @@ def test_a_check_that_finds_nothing_says_nothing(bench: Bench, caplog: pytest.Lo
     bench.complete(done)
     refreshed(bench, mirror)
     bench.alive(40.0)
-    with caplog.at_level(logging.ERROR, logger="emep.ledger.mirror"):
+    with caplog.at_level(logging.ERROR, logger="emep.ledger.planning.snapshot_cache"):
         seen = refreshed(bench, mirror)
     assert "differed" not in caplog.text
     assert mirror.full_reads == 2
@@ -260,7 +261,7 @@ def test_a_refresh_that_fails_half_way_is_made_good(bench: Bench, monkeypatch: p
     def fail(*_: object) -> None:
         raise RuntimeError("the connection is gone")
 
-    monkeypatch.setattr("emep.ledger.mirror.see", fail)
+    monkeypatch.setattr("emep.ledger.planning.snapshot_cache.see", fail)
     with pytest.raises(RuntimeError):
         planner.read()
     monkeypatch.undo()

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from tests.builders.ledger import START, Bench, events
 
-from emep.api.schemas import JobState, JobView
-from emep.ledger.doubts.blame import to_blame
+from emep.ledger.nodes.blame import to_blame
 from emep.policy import parse_policy
+from emep.wire.base import JobState
+from emep.wire.jobs import JobView
 
 LEFT_NOTHING = "the supervisor ended with exit status 1 and left no result"
 TASK = {"dag_id": "d", "run_id": "r", "task_id": "t", "last_try": False}

@@ -5,15 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.builders.ledger import Bench, events
 
-from emep.api.schemas import (
-    GpuHealth,
-    GpuReport,
-    HealthReport,
-    JobState,
-    NodeRequest,
-)
-from emep.exceptions import ConflictError, InvalidError, NotFoundError
 from emep.policy import parse_policy
+from emep.wire.base import JobState
+from emep.wire.errors import ConflictError, InvalidError, NotFoundError
+from emep.wire.nodes import GpuHealth, GpuReport, HealthReport, NodeRequest
 
 
 def states(bench: Bench, name: str = "n0") -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from sqlalchemy import update
 from tests.builders.ledger import Bench
 
-from emep.api.schemas import JobState, RunningAllocation, StartOrder
-from emep.ledger.tables import Allocation, Job
+from emep.ledger.store.tables import Allocation, Job
+from emep.wire.base import JobState
+from emep.wire.nodes import RunningAllocation, StartOrder
 
 
 def test_a_start_order_says_everything_the_agent_needs(bench: Bench) -> None:

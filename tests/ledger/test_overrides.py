@@ -11,15 +11,15 @@ import pytest
 from sqlalchemy import select
 from tests.builders.ledger import Bench
 
-from emep.api.schemas import ShareView
-from emep.exceptions import InvalidError, NotFoundError
-from emep.ledger.effective_policy import EffectivePolicy
-from emep.ledger.entities import parse_entity
-from emep.ledger.policy_versions import digest_of
+from emep.ledger.policies.effective import EffectivePolicy
+from emep.ledger.policies.versions import digest_of
 from emep.ledger.service import LedgerService
-from emep.ledger.tables import Event, FairShareOverride, PolicyVersion
+from emep.ledger.shares.entities import parse_entity
+from emep.ledger.store.tables import Event, FairShareOverride, PolicyVersion
 from emep.policy import parse_policy
 from emep.policy.load import parse_policy_text
+from emep.wire.errors import InvalidError, NotFoundError
+from emep.wire.operations import ShareView
 
 POLICY = parse_policy_text(
     """

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from tests.builders.ledger import SPEC, Bench
 
-from emep.api.schemas import JobRequest, JobState
-from emep.exceptions import TooManyError
-from emep.ledger.judging import Submitter
-from emep.ledger.pending_bound import KNOWN_SECONDS
+from emep.ledger.jobs.pending_bound import KNOWN_SECONDS
+from emep.ledger.jobs.validation import Submitter
 from emep.policy.load import parse_policy_text
+from emep.wire.base import JobState
+from emep.wire.errors import TooManyError
+from emep.wire.jobs import JobRequest
 
 LIMIT = 3
 

@@ -12,14 +12,14 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.exc import IntegrityError
 from tests.builders.ledger import Bench, events, holders
 
-from emep.api.schemas import JobState
-from emep.ledger.database import Transaction
-from emep.ledger.planner import LOCK_SECONDS, Planner
-from emep.ledger.runner import Runner
-from emep.ledger.tables import Allocation, AllocationGpu, Clock, Lock
+from emep.ledger.planning.planner import LOCK_SECONDS, Planner
+from emep.ledger.planning.runner import Runner
+from emep.ledger.store.database import Transaction
+from emep.ledger.store.tables import Allocation, AllocationGpu, Clock, Lock
 from emep.policy import Policy
 from emep.scheduling.model import Plan, Snapshot
 from emep.scheduling.plan import plan
+from emep.wire.base import JobState
 
 
 class Interrupted(Exception):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.builders.ledger import Bench
 
 from emep.api.explain import explain
-from emep.api.schemas import JobState
+from emep.wire.base import JobState
 
 
 def test_a_job_whose_queue_is_gone_waits_and_says_why(bench: Bench) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from emep.ledger import policy_source
-from emep.ledger.policy_source import PolicySource
+from emep.ledger.policies import source as policy_source
+from emep.ledger.policies.source import PolicySource
 from emep.policy import PolicyError, parse_policy
 
 GOOD = "half_life: 3d\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.builders.ledger import Bench
 
-from emep.ledger.policy_versions import keep_version, last_in_force
+from emep.ledger.policies.versions import keep_version, last_in_force
 from emep.policy import parse_policy
 
 A, B = parse_policy({"half_life": "1d"}), parse_policy({"half_life": "2d", "projects": {"x": {"weight": 3}}})

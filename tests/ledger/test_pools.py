@@ -7,9 +7,9 @@ from sqlalchemy import Engine
 from tests.builders.airflow_queue import AirflowQueue
 from tests.builders.ledger import Bench, events, holders
 
-from emep.ledger import pools
-from emep.ledger.planner import Planner
-from emep.ledger.stale_reads import NO_LIMIT, SETTLE_SECONDS, StaleReads
+from emep.ledger.airflow_pools import pools
+from emep.ledger.airflow_pools.stale_reads import NO_LIMIT, SETTLE_SECONDS, StaleReads
+from emep.ledger.planning.planner import Planner
 from emep.scheduling.plan import plan
 
 
@@ -171,7 +171,7 @@ def test_the_gpus_of_a_plain_task_that_ended_are_planned_with_the_next_tick(benc
 
 
 def dirty(bench: Bench) -> int:
-    from emep.ledger.repository import clock_row
+    from emep.ledger.store.repository import clock_row
 
     with bench.database.read() as session:
         return clock_row(session)[1]

@@ -11,12 +11,14 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import IntegrityError
 from tests.builders.ledger import Bench, events, holders
 
-import emep.ledger.database as database_module
-from emep.api.schemas import GpuReport, Heartbeat, JobState, NodeRequest, RunningAllocation
-from emep.exceptions import StaleEpochError
-from emep.ledger.planner import Planner
-from emep.ledger.tables import AllocationGpu, AllocationNode, Gpu, Usage
+import emep.ledger.store.database as database_module
+from emep.ledger.planning.planner import Planner
+from emep.ledger.store.tables import AllocationGpu, AllocationNode, Gpu, Usage
 from emep.scheduling.plan import plan
+from emep.wire.allocations import Heartbeat
+from emep.wire.base import JobState
+from emep.wire.errors import StaleEpochError
+from emep.wire.nodes import GpuReport, NodeRequest, RunningAllocation
 
 
 def just_before(bench: Bench, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Any]) -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.builders.ledger import Bench, events, holders
 
-from emep.api.schemas import JobState
-from emep.exceptions import StaleEpochError
+from emep.wire.base import JobState
+from emep.wire.errors import StaleEpochError
 
 
 def test_sixty_seconds_without_a_heartbeat_lose_the_lease(bench: Bench) -> None:

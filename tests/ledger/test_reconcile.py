@@ -9,8 +9,9 @@ from sqlalchemy import event, select
 from tests.builders.airflow_queue import DAG, AirflowQueue
 from tests.builders.ledger import Bench, events, holders
 
-from emep.api.schemas import JobState, JobView
-from emep.ledger.reconcile import EVERY_SECONDS, GRACE_SECONDS, MAY_ASK, WANTS, why_unwanted
+from emep.ledger.housekeeping.reconcile import EVERY_SECONDS, GRACE_SECONDS, MAY_ASK, WANTS, why_unwanted
+from emep.wire.base import JobState
+from emep.wire.jobs import JobView
 
 ENDED = ["success", "failed", "skipped", "upstream_failed", "removed"]
 LIVE = (JobState.PENDING, JobState.STARTING, JobState.RUNNING)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.builders.ledger import START, Bench, spec_for
 
-from emep.api.schemas import JobRequest
-from emep.exceptions import ConflictError
-from emep.ledger.judging import Submitter
-from emep.ledger.repeats import DECIDES, difference
+from emep.ledger.jobs.repeats import DECIDES, difference
+from emep.ledger.jobs.validation import Submitter
+from emep.wire.errors import ConflictError
+from emep.wire.jobs import JobRequest
 
 SPEC = spec_for({"gpu_count": 2})
 TASK: dict[str, Any] = {"dag_id": "d", "run_id": "r", "task_id": "t", "try_number": 2, "last_try": False}

@@ -6,9 +6,9 @@ import time
 
 from tests.builders.ledger import Bench
 
-from emep.api.schemas import JobState
-from emep.ledger import runner as module
-from emep.ledger.runner import Runner
+from emep.ledger.planning import runner as module
+from emep.ledger.planning.runner import Runner
+from emep.wire.base import JobState
 
 
 def silence(bench: Bench, runner: Runner, seconds: float) -> None:
@@ -53,7 +53,7 @@ def test_a_served_application_is_heard(tmp_path) -> None:
 
     from emep.api.app import create_app
     from emep.api.runtime import Runtime
-    from emep.ledger.tables import Base
+    from emep.ledger.store.tables import Base
 
     engine = sqlite_engine(str(tmp_path / "ledger.db"))
     Base.metadata.create_all(engine)

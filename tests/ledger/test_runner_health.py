@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from tests.builders.ledger import Bench
 
-from emep.exceptions import UnavailableError
-from emep.ledger import runner_health
-from emep.ledger.runner import Runner
-from emep.ledger.runner_health import HealthRecord, failure_code
+from emep.ledger.planning import runner_health
+from emep.ledger.planning.runner import Runner
+from emep.ledger.planning.runner_health import HealthRecord, failure_code
+from emep.wire.errors import UnavailableError
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import update
 from tests.builders.ledger import SPEC, Bench
 
-from emep.api.engine_names import ENGINE_NAMES, PARALLEL_ENGINES
-from emep.api.schemas import JobState
-from emep.exceptions import InvalidError, RejectedJobError
-from emep.ledger.tables import Job
+from emep.ledger.store.tables import Job
+from emep.wire.base import JobState
+from emep.wire.engines import ENGINE_NAMES, PARALLEL_ENGINES
+from emep.wire.errors import InvalidError, RejectedJobError
 from engines.contract import ENGINES
 
 CANDIDATES = {**SPEC, "engine": "evolve_candidates"}
@@ -102,7 +102,7 @@ def test_an_nvlink_group_over_several_nodes_is_no_place_for_an_engine(
 
 def test_a_group_that_no_node_holds_enough_of_is_said_with_its_numbers(bench: Bench) -> None:
     """Each node has four GPUs, and two of each NVLink group, which spans both."""
-    from emep.api.schemas import GpuReport, NodeRequest
+    from emep.wire.nodes import GpuReport, NodeRequest
 
     for name in ("n0", "n1"):
         gpus = [

@@ -6,8 +6,6 @@ import itertools
 
 import pytest
 
-from emep.api.schemas import ENDED_STATES, JobState
-from emep.exceptions import IllegalMoveError
 from emep.ledger.states import (
     ALLOCATION_MOVES,
     JOB_MOVES,
@@ -17,6 +15,8 @@ from emep.ledger.states import (
     move_allocation,
     move_job,
 )
+from emep.wire.base import ENDED_STATES, JobState
+from emep.wire.errors import IllegalMoveError
 
 CONTRACT = {
     "pending": {"starting", "expired", "cancelled", "dead"},

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from tests.builders.ledger import START, Bench, events, holders
 
-from emep.api.schemas import JobState, JobView
-from emep.ledger.tables import Job
+from emep.ledger.store.tables import Job
+from emep.wire.base import JobState
+from emep.wire.jobs import JobView
 
 
 def task(try_number: int, **fields: Any) -> dict[str, Any]:

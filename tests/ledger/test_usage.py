@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 from tests.builders.ledger import Bench
 
-from emep.ledger.tables import Usage
-from emep.ledger.usage import decay, decayed_charge
+from emep.ledger.shares.usage import decay, decayed_charge
+from emep.ledger.store.tables import Usage
 
 DAY = 86400.0
 WEEK = 7 * DAY

@@ -20,9 +20,9 @@ from tests.builders.airflow_queue import AirflowQueue
 from tests.builders.databases import DATABASES, empty_database
 from tests.builders.ledger import Bench
 
-from emep.ledger.database import Transaction
-from emep.ledger.pools import Budget
-from emep.ledger.tables import AllocationGpu
+from emep.ledger.airflow_pools.pools import Budget
+from emep.ledger.store.database import Transaction
+from emep.ledger.store.tables import AllocationGpu
 
 GPUS = 8
 ROUNDS, GRANTS, QUEUED, FULL = 300, 20, 40, 5

@@ -13,12 +13,12 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 from sqlalchemy import text
 from tests.builders.real_api import real_api
 
-from emep.api.schemas import JobState
-from emep.ledger.tables import Job
+from emep.ledger.store.tables import Job
 from emep.operators import outage
 from emep.operators.earlier_tries import cancel_jobs
 from emep.operators.fair_share import FairShareGpuOperator
 from emep.triggers.job import POSITION_KEY
+from emep.wire.base import JobState
 
 
 @pytest.fixture

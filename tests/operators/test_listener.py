@@ -12,9 +12,10 @@ from sqlalchemy import text
 from tests.builders.ledger import SPEC
 from tests.builders.real_api import real_api
 
-from emep import listener
-from emep.api.schemas import AirflowTask, JobRequest, JobState
+from emep.airflow import listener
 from emep.operators.fair_share import FairShareGpuOperator
+from emep.wire.base import JobState
+from emep.wire.jobs import AirflowTask, JobRequest
 
 TASK = {"dag_id": "emep_merge", "run_id": "run 1", "task_id": "merge"}
 ENDING = (JobState.CANCELLED, JobState.YIELDING)

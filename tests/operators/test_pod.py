@@ -13,10 +13,11 @@ from kubernetes.client import models as k8s
 from tests.builders.jobs import job_view
 from tests.builders.real_api import real_api
 
-from emep.api.schemas import GpuReport, JobState, NodeRequest
 from emep.operators.fair_share import FairShareGpuOperator
 from emep.operators.pod import NVLinkKubernetesPodOperator
 from emep.triggers.pod import PodTrigger
+from emep.wire.base import JobState
+from emep.wire.nodes import GpuReport, NodeRequest
 
 KUBECONFIG = {
     "apiVersion": "v1",

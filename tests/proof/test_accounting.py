@@ -15,14 +15,14 @@ from tests.builders.scheduling import a_pool
 from tests.proof.effort import proof
 from tests.proof.worlds import World, worlds
 
-from emep.ledger.usage import decay, decayed_charge
+from emep.ledger.shares.usage import decay, decayed_charge
 from emep.policy import Policy, parse_policy
 from emep.scheduling.model import Allocation, Node, Plan, UsageRecord
-from emep.simulation.engine import Simulation
-from emep.simulation.jobs import JobSpec
-from emep.simulation.recording import Recording, RunSpan, State
-from emep.simulation.schedulers import KeptScheduler
-from emep.simulation.usage import UsageAccounts
+from emep.simulation.read.jobs import JobSpec
+from emep.simulation.run.engine import Simulation
+from emep.simulation.run.recording import Recording, RunSpan, State
+from emep.simulation.run.schedulers import KeptScheduler
+from emep.simulation.run.usage import UsageAccounts
 
 HOUR = 3600.0
 LEAF = ("merge", "a", "ann")

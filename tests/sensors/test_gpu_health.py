@@ -15,11 +15,11 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 from tests.builders.real_api import real_api
 
-from emep.api.schemas import GpuHealth, HealthReport
-from emep.ledger.checkup import check_up
+from emep.ledger.nodes.checkup import check_up
 from emep.sensors.gpu_health import GpuHealthSensor
 from emep.triggers import health
 from emep.triggers.health import GpuHealthTrigger
+from emep.wire.nodes import GpuHealth, HealthReport
 
 TASK = SimpleNamespace(
     dag_id="emep_gpu_health", run_id="r", task_id="watch", map_index=-1, id="i", try_number=1

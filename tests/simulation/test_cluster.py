@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from emep.simulation.cluster import read_cluster
-from emep.simulation.errors import InputError
+from emep.simulation.read.cluster import read_cluster
+from emep.simulation.read.errors import InputError
 
 
 def cluster(folder: Path, text: str) -> Path:

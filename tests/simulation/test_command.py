@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from emep.cli import simulate
+from emep.cli.commands import simulate
 
 CLUSTER = "nodes:\n  - {name: n, count: 2, gpus: 4}\n"
 JOBS = "job_id,submit_time,duration,gpu_count\na,0,100,8\nb,10,50,4\nc,11,50,8\n"

@@ -8,9 +8,9 @@ import pytest
 from tests.builders.scheduling import a_node, a_pool
 from tests.builders.simulating import a_spec, events_of, outcomes, simulate, starts
 
-from emep.simulation.failures import Failure
-from emep.simulation.outputs import events_jsonl, jobs_csv
-from emep.simulation.recording import State
+from emep.simulation.read.failures import Failure
+from emep.simulation.report.outputs import events_jsonl, jobs_csv
+from emep.simulation.run.recording import State
 
 EIGHT = [
     a_spec("J1", 0, 4, 100),

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tests.builders.scheduling import a_node
 
-from emep.simulation.errors import InputError
-from emep.simulation.failures import Failure, read_failures
+from emep.simulation.read.errors import InputError
+from emep.simulation.read.failures import Failure, read_failures
 
 NODES = [a_node("n-0").gpus(8).build(), a_node("n-1").gpus(8).build()]
 

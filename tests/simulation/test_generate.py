@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from emep.simulation import generate
-from emep.simulation.cluster import read_cluster
-from emep.simulation.generate import STANDARD_MIX, Churn, churn, native_csv
-from emep.simulation.jobs import read_jobs
+from emep.simulation.read.cluster import read_cluster
+from emep.simulation.read.jobs import read_jobs
+from emep.simulation.studies import generate
+from emep.simulation.studies.generate import STANDARD_MIX, Churn, churn, native_csv
 
 
 def test_the_load_is_what_was_asked_for() -> None:

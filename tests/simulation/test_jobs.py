@@ -6,8 +6,8 @@ import pytest
 
 from emep.policy import default_policy, parse_policy_text
 from emep.scheduling.model import LabelTerm
-from emep.simulation.errors import InputError
-from emep.simulation.jobs import COLUMNS, read_jobs
+from emep.simulation.read.errors import InputError
+from emep.simulation.read.jobs import COLUMNS, read_jobs
 
 
 def jobs(folder: Path, text: str) -> Path:

@@ -6,9 +6,9 @@ import pytest
 from tests.builders.scheduling import a_node, a_pool
 from tests.builders.simulating import a_spec, simulate
 
-from emep.simulation.errors import InputError
-from emep.simulation.outputs import check_folder, jobs_csv, write_folder
-from emep.simulation.recording import number
+from emep.simulation.read.errors import InputError
+from emep.simulation.report.outputs import check_folder, jobs_csv, write_folder
+from emep.simulation.run.recording import number
 
 
 def test_jobs_csv_says_where_and_how_each_job_ended() -> None:

@@ -14,7 +14,7 @@ from tests.builders.scheduling import a_pool
 from tests.builders.simulating import a_spec, outcomes, simulate
 
 from emep.policy import default_policy, parse_policy
-from emep.simulation.recording import Outcome, number
+from emep.simulation.run.recording import Outcome, number
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "policy.md"
 RESULTS = ("start", "end", "state")

@@ -9,13 +9,13 @@ import pytest
 
 from emep.policy import load_preset, parse_policy_text
 from emep.simulation import convert
-from emep.simulation.cluster import read_cluster
-from emep.simulation.errors import InputError
-from emep.simulation.jobs import read_jobs
-from emep.simulation.muri import COLUMNS, convert_muri
-from emep.simulation.openb import convert_openb
-from emep.simulation.replay import replay
-from emep.simulation.summary import Summary, summarize
+from emep.simulation.read.cluster import read_cluster
+from emep.simulation.read.errors import InputError
+from emep.simulation.read.jobs import read_jobs
+from emep.simulation.read.muri import COLUMNS, convert_muri
+from emep.simulation.read.openb import convert_openb
+from emep.simulation.report.summary import Summary, summarize
+from emep.simulation.run.replay import replay
 
 DATA = Path(
     os.environ.get("EMEP_SHARED_DATA", Path(__file__).resolve().parents[2].parent / "shared" / "data")

@@ -8,11 +8,11 @@ from tests.builders.scheduling import a_node, a_pool
 from tests.builders.simulating import a_spec, simulate
 
 from emep.policy import parse_policy_text
-from emep.simulation.charts import average_by_bin, ticks
-from emep.simulation.gantt import gantt
-from emep.simulation.recording import RunSpan
-from emep.simulation.report import Replay, render
-from emep.simulation.summary import summarize
+from emep.simulation.report.charts import average_by_bin, ticks
+from emep.simulation.report.gantt import gantt
+from emep.simulation.report.page import Replay, render
+from emep.simulation.report.summary import summarize
+from emep.simulation.run.recording import RunSpan
 
 NODES = [a_node(name).gpus(8).nvlink_groups_of(4).build() for name in ("a", "b")]
 SPECS = [a_spec("one", 0, 4, 10, project="x"), a_spec("<two>", 1, 8, 30, project="y"), a_spec("3", 2, 16, 5)]

@@ -10,11 +10,11 @@ from tests.builders.simulating import SnapshotScheduler, a_spec
 
 from emep.policy import parse_policy_text
 from emep.scheduling.model import Node
-from emep.simulation.engine import Simulation
-from emep.simulation.failures import Failure
-from emep.simulation.jobs import JobSpec
-from emep.simulation.outputs import events_jsonl, jobs_csv
-from emep.simulation.schedulers import KeptScheduler
+from emep.simulation.read.failures import Failure
+from emep.simulation.read.jobs import JobSpec
+from emep.simulation.report.outputs import events_jsonl, jobs_csv
+from emep.simulation.run.engine import Simulation
+from emep.simulation.run.schedulers import KeptScheduler
 
 NODES = [a_node(name).gpus(8).nvlink_groups_of(4).rack(f"r{name > 'b'}").build() for name in "abcd"]
 

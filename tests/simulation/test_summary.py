@@ -5,7 +5,7 @@ from tests.builders.scheduling import a_pool
 from tests.builders.simulating import a_spec, simulate
 
 from emep.policy import parse_policy_text
-from emep.simulation.summary import compare, jain, percentile, summarize
+from emep.simulation.report.summary import compare, jain, percentile, summarize
 
 TWO = [
     a_spec("a", 0, 4, 100, project="x"),

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from emep.simulation.errors import InputError
-from emep.simulation.swf import read_swf
+from emep.simulation.read.errors import InputError
+from emep.simulation.read.swf import read_swf
 
 LOG = """\
 ; Version: 2.2

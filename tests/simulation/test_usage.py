@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from emep.simulation.usage import UsageAccounts
+from emep.simulation.run.usage import UsageAccounts
 
 LEAF = ("merge", "team", "ann")
 

@@ -19,10 +19,11 @@ from tests.builders.jobs import job_view
 from tests.builders.ledger import spec_for
 from tests.builders.real_api import real_api
 
-from emep.api.schemas import JobRequest, JobState
+from emep.hooks.job_watch import Hub, Subscription
 from emep.triggers import job as trigger_module
-from emep.triggers.hub import Hub, Subscription
 from emep.triggers.job import POSITION_KEY, JobTrigger, describe
+from emep.wire.base import JobState
+from emep.wire.jobs import JobRequest
 
 TASK = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, id="i", try_number=1)
 RESULT = {"status": "done", "metrics": {"batches": [[0, 1], [2]]}}

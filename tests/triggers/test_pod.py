@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from emep.runtime.kubernetes.manifest import PodPlan
+from emep.kubernetes.manifest import PodPlan
+from emep.kubernetes.pod_store import PodStore
 from emep.triggers.pod import PodTrigger
-from emep.triggers.pod_store import PodStore
 
 
 def test_it_is_made_anew_from_what_it_says():
@@ -23,7 +23,7 @@ def test_it_is_made_anew_from_what_it_says():
 
 def test_importing_it_loads_no_kubernetes():
     code = (
-        "import sys, emep.triggers.pod, emep.triggers.pod_hub\n"
+        "import sys, emep.triggers.pod, emep.kubernetes.watch\n"
         "print([name for name in ('kubernetes', 'kubernetes_asyncio', 'aiohttp') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

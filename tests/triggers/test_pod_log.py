@@ -15,13 +15,13 @@ import pytest
 from tests.builders.ledger import SPEC
 from tests.builders.real_api import real_api
 
-from emep.api.schemas import JobRequest
 from emep.client import AsyncEmepClient, lease_token
-from emep.runtime.kubernetes.client import KubeError, KubeUnreachableError
-from emep.runtime.kubernetes.status import Phase, PodState
-from emep.triggers import pod_log
-from emep.triggers.pod_log import PodLog
-from emep.triggers.pod_shipping import LogShipping
+from emep.kubernetes import pod_log
+from emep.kubernetes.client import KubeError, KubeUnreachableError
+from emep.kubernetes.log_shipping import LogShipping
+from emep.kubernetes.pod_log import PodLog
+from emep.kubernetes.status import Phase, PodState
+from emep.wire.jobs import JobRequest
 
 WAITING = PodState(Phase.WAITING, placed=True)
 RUNNING = PodState(Phase.RUNNING, began=True, placed=True)

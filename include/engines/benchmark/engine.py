@@ -125,7 +125,7 @@ class _Benchmark:
         if not todo:
             return
         from engines.evaluation.merged import MergedModels
-        from engines.merge.in_memory import digest_state_dict
+        from engines.merge.run.in_memory import digest_state_dict
 
         seed = self.context.spec.seed
         merged: MergedModels | None = None

@@ -13,7 +13,7 @@ from typing import Any
 from engines.artifacts import uri_to_path
 from engines.contract import BadInputError
 from engines.evolution.baselines import GRID, uniform_recipes
-from engines.merge.recipe import load_recipe, parse_recipe
+from engines.merge.recipe.parse import load_recipe, parse_recipe
 
 BEST_UNIFORM = "best uniform average"
 

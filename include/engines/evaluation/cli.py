@@ -12,7 +12,7 @@ from engines.artifacts.target import check_kind, check_parent
 from engines.checkpoint import CheckpointStore, spec_digest
 from engines.checkpoint_folders import check_checkpoints
 from engines.contract import Context, ExitCode, Preempted, Spec
-from engines.stop_request import StopRequest
+from engines.supervisor.stop_request import StopRequest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

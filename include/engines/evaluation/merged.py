@@ -31,7 +31,7 @@ class MergedModels:
         self, recipe: Mapping[str, Any] | str, options: BackendOptions, *, kind: str = "auto", seed: int = 0
     ) -> None:
         from engines.inference.causal import resolve_device
-        from engines.merge.in_memory import InMemoryMerger
+        from engines.merge.run.in_memory import InMemoryMerger
 
         self._options, self._kind = options, kind
         self._merger = InMemoryMerger(recipe, seed=seed, device=str(resolve_device(options.device)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engines.artifacts import combine_digests, digest_file
-from engines.merge.digests import digest_model
+from engines.merge.plan.digests import digest_model
 from engines.tensor.layout import read_layout
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json")

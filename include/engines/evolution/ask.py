@@ -18,7 +18,7 @@ from engines.evolution.keys import eval_hash, generation_seed, recipe_hash
 from engines.evolution.optimizer import CmaEs
 from engines.evolution.records import Records, told_values
 from engines.evolution.run_settings import RunSettings, check_same, settings_from_input
-from engines.merge.recipe import load_recipe
+from engines.merge.recipe.parse import load_recipe
 
 
 def run(context: Context) -> Outcome:

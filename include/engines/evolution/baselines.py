@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engines.merge.recipe import load_recipe, parse_recipe, start_values, substitute
+from engines.merge.recipe.parse import load_recipe, parse_recipe, start_values, substitute
 
 GRID = tuple(round(0.1 * step, 1) for step in range(1, 11))
 """Common weights 0.1 .. 1.0."""

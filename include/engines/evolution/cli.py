@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _warn(recipe: str) -> None:
     """What the recipe's plan wants to be known; where it is wrong, the evolution itself says so."""
-    from engines.merge.compatibility import check_recipe
+    from engines.merge.plan.compatibility import check_recipe
 
     with contextlib.suppress(BadInputError):
         for warning in check_recipe(recipe)[0].warnings:

@@ -8,7 +8,7 @@ from typing import Any
 
 from engines.contract import BadInputError
 from engines.evolution.optimizer import Genes
-from engines.merge.recipe import SearchParameter, search_parameters, substitute
+from engines.merge.recipe.parse import SearchParameter, search_parameters, substitute
 
 STEPS = 1024
 """Genes are rounded to multiples of 1/1024: near-equal candidates become equal and cost one evaluation."""

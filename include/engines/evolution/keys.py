@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from engines.artifacts import canonical_json
-from engines.merge.recipe import parse_recipe
+from engines.merge.recipe.parse import parse_recipe
 
 ENGINE_VERSION = 1
 """Raised whenever merging or scoring would give other numbers for the same input."""

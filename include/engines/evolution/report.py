@@ -14,7 +14,7 @@ from engines.evolution.baselines import single_recipes
 from engines.evolution.best import SEARCH
 from engines.evolution.records import Records
 from engines.evolution.run_settings import RunSettings
-from engines.merge.recipe import start_values, substitute
+from engines.merge.recipe.parse import start_values, substitute
 
 FOLDER = "report"
 """Below the run's folder: ``scoreboard.json`` and ``scoreboard.txt``."""

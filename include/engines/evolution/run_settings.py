@@ -27,8 +27,8 @@ from engines.evolution.keys import backend_identity
 from engines.evolution.objective import Objective
 from engines.evolution.optimizer import CmaEs
 from engines.inference.backend import BackendOptions
-from engines.merge.compatibility import check_recipe
-from engines.merge.recipe import load_recipe, parse_recipe, start_values, substitute
+from engines.merge.plan.compatibility import check_recipe
+from engines.merge.recipe.parse import load_recipe, parse_recipe, start_values, substitute
 
 LARGEST_POPULATION = 4096
 _LONG = ("recipe", "inputs", "tasks")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from engines.contract import BadInputError
-from engines.merge.architecture import ModelView, layer_count, split_name, text_config
 from engines.merge.config_fields import BY_LAYER, KNOWN, differing_others, meaning, only_follows, same
+from engines.merge.plan.architecture import ModelView, layer_count, split_name, text_config
 from engines.tensor.layout import ModelLayout
 
 TENSORS = "tensors"

@@ -8,9 +8,9 @@ from typing import Any
 
 from engines.contract import BadInputError
 from engines.merge.methods import Kind
-from engines.merge.recipe import parse_recipe
-from engines.merge.search import SearchParameter, search_parameters, start_values, substitute
-from engines.merge.wording import wrong
+from engines.merge.recipe.parse import parse_recipe
+from engines.merge.recipe.search import SearchParameter, search_parameters, start_values, substitute
+from engines.merge.recipe.wording import wrong
 
 
 def check_ranges(recipe: Mapping[str, Any], file: str | None = None) -> list[SearchParameter]:

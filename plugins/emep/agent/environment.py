@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from emep.api.schemas import StartOrder
 from emep.client.credentials import LEASE_PREFIX
+from emep.wire.nodes import StartOrder
 
 INHERITED = frozenset(
     {

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from emep.agent.process import ProcessIdentity
-from emep.api.schemas import StartOrder
+from emep.wire.nodes import StartOrder
 
 if TYPE_CHECKING:
     from emep.agent.run_as import RunAs

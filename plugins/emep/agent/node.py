@@ -13,8 +13,8 @@ from emep.agent.folders import read_json, takes_files, write_atomically
 from emep.agent.settings import AgentSettings, AgentStartError
 from emep.agent.telemetry import Telemetry
 from emep.agent.telemetry.xids import XidRules
-from emep.api.schemas import GpuHealth, HealthReport, NodeRequest
 from emep.client import AsyncEmepClient, EmepApiError, EmepConnectionError, EmepError, calls
+from emep.wire.nodes import GpuHealth, HealthReport, NodeRequest
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,10 @@ from emep.agent.environment import run_marks
 from emep.agent.folders import Key, RunFolder
 from emep.agent.process import ProcessIdentity, kill_members
 from emep.agent.shipping import LogShipper
-from emep.api.schemas import Completion, Directive, StartOrder
 from emep.client import AsyncEmepClient, EmepApiError, EmepConnectionError, calls, lease_token
+from emep.wire.allocations import Completion
+from emep.wire.base import Directive
+from emep.wire.nodes import StartOrder
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,10 @@ from emep.agent.node import NodeReporter
 from emep.agent.run import Launch, Run, describe
 from emep.agent.settings import AgentSettings, AgentStartError
 from emep.agent.telemetry import Telemetry
-from emep.api.schemas import Directive, PollAnswer, PollRequest, RunningAllocation, StartOrder, StopOrder
 from emep.client import AsyncEmepClient, EmepError, agent_token
 from emep.client.retry import NO_RETRY
+from emep.wire.base import Directive
+from emep.wire.nodes import PollAnswer, PollRequest, RunningAllocation, StartOrder, StopOrder
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from starlette.exceptions import HTTPException
 from emep.api.guards import get_caller, guard
 from emep.api.origins import check_origin
 from emep.api.runtime import get_runtime
-from emep.exceptions import ForbiddenError, NotAuthenticatedError
-from emep.ledger.ids import AGENT_PREFIX, LEASE_PREFIX, same_secret
+from emep.ledger.store.ids import AGENT_PREFIX, LEASE_PREFIX, same_secret
+from emep.wire.errors import ForbiddenError, NotAuthenticatedError
 
 WRITE: Literal["PUT"] = "PUT"
 _ALLOCATION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")

@@ -8,10 +8,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from emep.api.problems import document_of, invalid_document
-from emep.api.schemas import BatchAnswer, BatchOutcome, JobRequest
-from emep.exceptions import EmepError
-from emep.ledger.judging import Submitter
+from emep.ledger.jobs.validation import Submitter
 from emep.ledger.service import LedgerService
+from emep.wire.errors import EmepError
+from emep.wire.jobs import JobRequest
+from emep.wire.operations import BatchAnswer, BatchOutcome
 
 
 def submit_all(

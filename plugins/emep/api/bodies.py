@@ -19,9 +19,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive
 
-from emep.api.schemas import check_storable
-from emep.api.schemas.base import STORABLE_IS_CHECKED
-from emep.exceptions import InvalidError, TooLargeError
+from emep.wire.base import STORABLE_IS_CHECKED, check_storable
+from emep.wire.errors import InvalidError, TooLargeError
 
 DEFAULT_BYTES = 1024**2
 BYTES_A_VALUE = 16

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-from emep.api.schemas import Explanation, JobState, JobView, ReasonView
-from emep.ledger.planner import Planner
-from emep.ledger.views import to_datetime
+from emep.ledger.planning.planner import Planner
+from emep.ledger.store.views import to_datetime
 from emep.policy import Policy
 from emep.scheduling.model import Waiting
+from emep.wire.base import JobState
+from emep.wire.jobs import Explanation, JobView, ReasonView
 
 
 def explain(job: JobView, planner: Planner, policy: Policy) -> Explanation:

@@ -16,9 +16,9 @@ from starlette.requests import ClientDisconnect
 from emep.api.auth import PUBLIC_ENDPOINTS, authenticate
 from emep.api.bodies import BoundedRequest, body_bytes, settle
 from emep.api.guards import guards_of
-from emep.api.schemas import Request as Document
-from emep.api.schemas.base import STORABLE_IS_CHECKED
-from emep.exceptions import InvalidError
+from emep.wire.base import STORABLE_IS_CHECKED
+from emep.wire.base import Request as Document
+from emep.wire.errors import InvalidError
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 

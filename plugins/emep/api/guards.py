@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
 
-from emep.exceptions import NotAuthenticatedError
+from emep.wire.errors import NotAuthenticatedError
 
 if TYPE_CHECKING:
     from emep.api.auth import Caller

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Request
 
-from emep.exceptions import ForbiddenError
+from emep.wire.errors import ForbiddenError
 
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 

@@ -16,8 +16,8 @@ from emep.api.auth import Caller, may_edit_tasks, may_operate, user_only
 from emep.api.guards import guard
 from emep.api.parameters import ID_PATTERN
 from emep.api.runtime import get_runtime
-from emep.api.schemas import JobView
-from emep.exceptions import ForbiddenError, NotFoundError
+from emep.wire.errors import ForbiddenError, NotFoundError
+from emep.wire.jobs import JobView
 
 MAX_ID = 80
 

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from starlette.exceptions import HTTPException
 
-from emep.exceptions import EmepError, TooManyError
+from emep.wire.errors import EmepError, TooManyError
 
 log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"

@@ -10,15 +10,15 @@ from fastapi import Request
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from emep.exceptions import UnavailableError
-from emep.ledger.database import Database
-from emep.ledger.follower import Follower
-from emep.ledger.policy_source import PolicySource
-from emep.ledger.policy_versions import last_in_force
-from emep.ledger.runner import Runner
+from emep.ledger.long_poll import Follower
+from emep.ledger.planning.runner import Runner
+from emep.ledger.policies.source import PolicySource
+from emep.ledger.policies.versions import last_in_force
 from emep.ledger.service import LedgerService
+from emep.ledger.store.database import Database
 from emep.policy import Policy
 from emep.settings import Settings
+from emep.wire.errors import UnavailableError
 
 
 @dataclass

@@ -9,22 +9,28 @@ from collections.abc import Sequence
 from importlib import import_module
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("emep.cli.demo", "run the main job on an embedded default: Airflow, two agents, real models"),
-    "submit": ("emep.cli.submit", "start a merge, an evolution, an evaluation or the whole pipeline"),
-    "queue": ("emep.cli.queue", "list pending and running jobs"),
-    "nodes": ("emep.cli.nodes", "list nodes, their GPUs and their health"),
-    "share": ("emep.cli.share", "show fair shares; set and unset weights over the policy file's"),
-    "history": ("emep.cli.history", "list jobs that have ended"),
-    "explain": ("emep.cli.explain", "say why a job waits, with every term of its score"),
-    "logs": ("emep.cli.logs", "print a job's log"),
-    "cancel": ("emep.cli.cancel", "cancel a job"),
-    "requeue": ("emep.cli.requeue", "put a job back into the queue"),
-    "drain": ("emep.cli.drain", "give a node or a GPU no new work"),
-    "resume": ("emep.cli.resume", "let a node or a GPU take work again"),
-    "dlq": ("emep.cli.dlq", "list, requeue and discard dead letters"),
-    "policy": ("emep.cli.policy", "check a policy file; show what it would change"),
-    "agent": ("emep.cli.agent", "offer this node's GPUs and run what is granted on them"),
-    "simulate": ("emep.cli.simulate", "run a workload through the scheduler in simulated time"),
+    "demo": (
+        "emep.cli.commands.demo",
+        "run the main job on an embedded default: Airflow, two agents, real models",
+    ),
+    "submit": (
+        "emep.cli.commands.submit",
+        "start a merge, an evolution, an evaluation or the whole pipeline",
+    ),
+    "queue": ("emep.cli.commands.queue", "list pending and running jobs"),
+    "nodes": ("emep.cli.commands.nodes", "list nodes, their GPUs and their health"),
+    "share": ("emep.cli.commands.share", "show fair shares; set and unset weights over the policy file's"),
+    "history": ("emep.cli.commands.history", "list jobs that have ended"),
+    "explain": ("emep.cli.commands.explain", "say why a job waits, with every term of its score"),
+    "logs": ("emep.cli.commands.logs", "print a job's log"),
+    "cancel": ("emep.cli.commands.cancel", "cancel a job"),
+    "requeue": ("emep.cli.commands.requeue", "put a job back into the queue"),
+    "drain": ("emep.cli.commands.drain", "give a node or a GPU no new work"),
+    "resume": ("emep.cli.commands.resume", "let a node or a GPU take work again"),
+    "dlq": ("emep.cli.commands.dlq", "list, requeue and discard dead letters"),
+    "policy": ("emep.cli.commands.policy", "check a policy file; show what it would change"),
+    "agent": ("emep.cli.commands.agent", "offer this node's GPUs and run what is granted on them"),
+    "simulate": ("emep.cli.commands.simulate", "run a workload through the scheduler in simulated time"),
 }
 """Command -> (module, one line). A module has ``add_arguments`` and ``run``."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from emep.units import format_duration
+from emep.wire.units import format_duration
 
 if TYPE_CHECKING:
     from emep.client import Call, EmepClient

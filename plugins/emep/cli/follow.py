@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 from emep.cli.table import printable
-from emep.units import format_duration
+from emep.wire.units import format_duration
 
 if TYPE_CHECKING:
     from emep.client import EmepClient

@@ -27,29 +27,12 @@ from emep.client.calls_operate import (
 )
 
 if TYPE_CHECKING:
-    from emep.api.schemas import (
-        BatchAnswer,
-        Changes,
-        Checkup,
-        Completion,
-        Explanation,
-        HealthReport,
-        Heartbeat,
-        HeartbeatAnswer,
-        JobRequest,
-        JobView,
-        LeaseAnswer,
-        LogChunk,
-        LogReceipt,
-        Loss,
-        NodeReadiness,
-        NodeRequest,
-        NodeView,
-        Page,
-        PollAnswer,
-        PollRequest,
-        ReportAnswer,
-    )
+    from emep.wire.allocations import Completion, Heartbeat, HeartbeatAnswer, LogChunk, LogReceipt
+    from emep.wire.health import Checkup
+    from emep.wire.jobs import Changes, Explanation, JobRequest, JobView, Page
+    from emep.wire.leases import LeaseAnswer, Loss, NodeReadiness
+    from emep.wire.nodes import HealthReport, NodeRequest, NodeView, PollAnswer, PollRequest, ReportAnswer
+    from emep.wire.operations import BatchAnswer
 
 __all__ = [
     "ANSWER_MARGIN",

@@ -12,15 +12,9 @@ from emep.client.call import Call
 from emep.client.call import at as _at
 
 if TYPE_CHECKING:
-    from emep.api.schemas import (
-        DeadLetterView,
-        FairShareView,
-        JobView,
-        NodePatch,
-        NodeView,
-        OverrideView,
-        Page,
-    )
+    from emep.wire.jobs import JobView, Page
+    from emep.wire.nodes import NodeView
+    from emep.wire.operations import DeadLetterView, FairShareView, NodePatch, OverrideView
 
 
 def requeue(job_id: str, reason: str = "") -> Call[JobView]:

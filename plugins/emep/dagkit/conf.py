@@ -9,8 +9,8 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from emep.api.engine_names import check_startable
-from emep.exceptions import InvalidError
+from emep.wire.engines import check_startable
+from emep.wire.errors import InvalidError
 
 
 def refuse_unknown_fields(context: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from emep.units import parse_duration, parse_memory
+from emep.wire.units import parse_duration, parse_memory
 
 DURATION, WAIT, MEMORY = "emep-duration", "emep-wait", "emep-memory"
 DURATION_PATTERN = r"^\s*(\d+(\.\d+)?|(\d+(\.\d+)?\s*(ms|s|m|h|d|w)\s*)+)\s*$"

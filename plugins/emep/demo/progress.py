@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from emep.units import format_duration
+from emep.wire.units import format_duration
 
 DONE = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 _SHOWN = frozenset({"running", "deferred", "success", "failed", "up_for_retry", "upstream_failed"})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from emep.ledger.database import Database
-from emep.ledger.effective_policy import EffectivePolicy
-from emep.ledger.known_leases import KnownLeases
-from emep.ledger.known_nodes import KnownNodes
-from emep.ledger.pending_bound import PendingBound
-from emep.ledger.pools import Pools
+from emep.ledger.airflow_pools.pools import Pools
+from emep.ledger.allocations.known_leases import KnownLeases
+from emep.ledger.jobs.pending_bound import PendingBound
+from emep.ledger.nodes.known_nodes import KnownNodes
+from emep.ledger.policies.effective import EffectivePolicy
+from emep.ledger.store.database import Database
 from emep.policy import Policy
 from emep.settings import Settings
 

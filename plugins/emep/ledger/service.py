@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from emep.ledger.allocations import Allocations
+from emep.ledger.allocations.allocations import Allocations
+from emep.ledger.allocations.leases import Leases
+from emep.ledger.allocations.lifecycle import AllocationLifecycle
+from emep.ledger.allocations.logs import Logs
+from emep.ledger.allocations.orders import Orders
 from emep.ledger.context import LedgerContext
-from emep.ledger.database import Database
-from emep.ledger.dead_letters import DeadLetters
-from emep.ledger.drains import Drains
-from emep.ledger.ends import JobOutcomes
-from emep.ledger.evictions import Evictions
-from emep.ledger.jobs import Jobs
-from emep.ledger.judging import JobValidator
-from emep.ledger.leases import Leases
-from emep.ledger.lifecycle import AllocationLifecycle
-from emep.ledger.logs import Logs
-from emep.ledger.nodes import Nodes
-from emep.ledger.orders import Orders
-from emep.ledger.reclaim import Housekeeping
-from emep.ledger.reconcile import TaskReconciler
-from emep.ledger.shares import Shares
-from emep.ledger.submission import Submissions
+from emep.ledger.housekeeping.reconcile import TaskReconciler
+from emep.ledger.housekeeping.timeouts import Housekeeping
+from emep.ledger.jobs.dead_letters import DeadLetters
+from emep.ledger.jobs.evictions import Evictions
+from emep.ledger.jobs.jobs import Jobs
+from emep.ledger.jobs.outcomes import JobOutcomes
+from emep.ledger.jobs.submission import Submissions
+from emep.ledger.jobs.validation import JobValidator
+from emep.ledger.nodes.drains import Drains
+from emep.ledger.nodes.nodes import Nodes
+from emep.ledger.shares.shares import Shares
+from emep.ledger.store.database import Database
 from emep.policy import Policy
 from emep.settings import Settings
 

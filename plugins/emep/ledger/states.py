@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from emep.api.schemas import ENDED_STATES, JobState
-from emep.exceptions import IllegalMoveError
+from emep.wire.base import ENDED_STATES, JobState
+from emep.wire.errors import IllegalMoveError
 
 
 class JobEvent(str, Enum):

@@ -17,8 +17,8 @@ from emep.operators.rendering import RendersInWords
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from emep.api.schemas import JobRequest, JobView
     from emep.client import EmepClient
+    from emep.wire.jobs import JobRequest, JobView
 
 JOB_FIELDS = (
     "priority",
@@ -84,7 +84,7 @@ class AsksForGpus(RendersInWords):
         """The request for this try. Raises AirflowFailException that names a wrong field."""
         from pydantic import ValidationError
 
-        from emep.api.schemas import AirflowTask, JobRequest
+        from emep.wire.jobs import AirflowTask, JobRequest
 
         ti, run = context["ti"], context["dag_run"]
         max_tries = getattr(ti, "max_tries", 0) or 0
@@ -234,8 +234,8 @@ def on_one_node(fields: dict[str, Any]) -> None:
 
 def check_startable_task(request: JobRequest) -> None:
     """Raises AirflowFailException, with the API's own sentence, for what EMEP would refuse to start."""
-    from emep.api.engine_names import check_startable
-    from emep.exceptions import InvalidError
+    from emep.wire.engines import check_startable
+    from emep.wire.errors import InvalidError
 
     gpus, nodes, per_node = request.gpu_count, request.node_count, request.gpu_per_node
     if gpus is None:

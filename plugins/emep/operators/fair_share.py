@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator, RetryPolicy
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from emep.airflow.links import LINKS
 from emep.hooks.emep import DEFAULT_CONNECTION, client
-from emep.links import LINKS
 from emep.operators.asking import JOB_FIELDS, AsksForGpus, engine_spec, on_one_node
 from emep.operators.outcome import Outcome, outcome_of
 from emep.operators.retries import JITTER, MAX_RETRY_DELAY, RETRIES, RETRY_DELAY
@@ -25,8 +25,8 @@ from emep.triggers.log_stream import LogStream
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from emep.api.schemas import JobView
     from emep.client import EmepClient
+    from emep.wire.jobs import JobView
 
 KUBERNETES = "kubernetes"
 INLINE_SECONDS = 8.0
@@ -194,7 +194,7 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The worker's leg after the deferral: failures, and successes that need a worker. Raises as
         ``finish`` does."""
-        from emep.api.schemas import JobView
+        from emep.wire.jobs import JobView
 
         return self.finish(context, JobView.model_validate(event["job"]))
 
@@ -276,6 +276,6 @@ def _in_mapped_task(context: Context) -> bool:
 
 
 def _ended(job: JobView) -> bool:
-    from emep.api.schemas import ENDED_STATES
+    from emep.wire.base import ENDED_STATES
 
     return job.state in ENDED_STATES

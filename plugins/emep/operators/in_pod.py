@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 
+from emep.kubernetes.manifest import PodPlan
 from emep.operators.asking import JOB_FIELDS
-from emep.runtime.kubernetes.manifest import PodPlan
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from emep.api.schemas import JobView
+    from emep.wire.jobs import JobView
 
 BAD_INPUT = 65
 """The engines' exit status for input that can never work: no retry."""

@@ -17,13 +17,13 @@ from airflow.sdk import RetryPolicy
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from emep.airflow.links import LINKS
 from emep.hooks.emep import DEFAULT_CONNECTION, client
-from emep.links import LINKS
+from emep.kubernetes.manifest import SPEC_FOLDER, SPEC_KEY, PodPlan, build_pod
 from emep.operators.asking import JOB_FIELDS, AsksForGpus, engine_spec, on_one_node
 from emep.operators.outcome import outcome_of
 from emep.operators.pod_parts import PLACEHOLDER, as_json, gpus_of, placeholder_lease
 from emep.operators.retries import JITTER, MAX_RETRY_DELAY, RETRIES, RETRY_DELAY
-from emep.runtime.kubernetes.manifest import SPEC_FOLDER, SPEC_KEY, PodPlan, build_pod
 from emep.triggers.log_stream import LogStream
 from emep.triggers.pod import PodTrigger
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
     from kubernetes.client import models as k8s
 
-    from emep.api.schemas import JobView
     from emep.client import EmepClient
+    from emep.wire.jobs import JobView
 
 SPEC_PATH = f"{SPEC_FOLDER}/{SPEC_KEY}"
 XCOM_FIELD = "return_value"
@@ -228,7 +228,7 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
         Raises AirflowException with the reason in one sentence, AirflowFailException where a retry cannot
         help, AirflowSkipException for an exit code of ``skip_on_exit_code``.
         """
-        from emep.api.schemas import JobView
+        from emep.wire.jobs import JobView
 
         job = JobView.model_validate(event["job"])
         if job.exit_code and job.exit_code in _codes(self.skip_on_exit_code):

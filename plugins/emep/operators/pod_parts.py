@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from emep.runtime.kubernetes.manifest import VISIBLE
+from emep.kubernetes.manifest import VISIBLE
 
 if TYPE_CHECKING:
     from kubernetes.client import models as k8s
 
-    from emep.api.schemas import LeaseAnswer
+    from emep.wire.leases import LeaseAnswer
 
 PLACEHOLDER = "PLACEHOLDER"
 """For what only the grant decides."""
@@ -42,9 +42,10 @@ def placeholder_lease(gpus: Any, max_duration: Any) -> LeaseAnswer:
     ``gpus`` and ``max_duration`` (seconds, or with a unit) are the operator's; None, "" and "None" say
     nothing. Raises ValueError where one cannot be read.
     """
-    from emep.api.schemas import GpuRef, LeaseAnswer
     from emep.policy import default_policy
-    from emep.units import parse_duration
+    from emep.wire.jobs import GpuRef
+    from emep.wire.leases import LeaseAnswer
+    from emep.wire.units import parse_duration
 
     policy = default_policy()
     count = int(gpus or 0)

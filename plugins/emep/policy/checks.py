@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from emep.policy.errors import Path
 from emep.policy.model import Policy, ProjectPolicy
-from emep.units import count_of
+from emep.wire.units import count_of
 
 if TYPE_CHECKING:
     from emep.policy.reading import Value

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from emep.policy.errors import Path, PathPart, PolicyError, suggest
-from emep.units import parse_duration
+from emep.wire.units import parse_duration
 
 T = TypeVar("T")
 

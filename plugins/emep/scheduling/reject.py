@@ -15,7 +15,7 @@ from emep.scheduling.model import KUBERNETES, RUNTIME_LABEL, Job, RejectCode, Ve
 from emep.scheduling.placement.feasibility import domains_at, fits
 from emep.scheduling.quota import Limit, limits_of
 from emep.scheduling.request import Request
-from emep.units import count_of, format_memory
+from emep.wire.units import count_of, format_memory
 
 
 def against_policy(job: Job, policy: Policy, limits: Iterable[Limit] | None = None) -> Verdict | None:

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from emep.hooks.emep import DEFAULT_CONNECTION, client
 from emep.operators.rendering import RendersInWords
 from emep.triggers.health import CURSOR_KEY, GpuHealthTrigger, batch_of, condition_of, describe
-from emep.units import parse_duration
+from emep.wire.units import parse_duration
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from emep.simulation.errors import InputError
-from emep.simulation.muri import convert_muri, muri_cluster
-from emep.simulation.openb import convert_openb
-from emep.simulation.outputs import write_files
+from emep.simulation.read.errors import InputError
+from emep.simulation.read.muri import convert_muri, muri_cluster
+from emep.simulation.read.openb import convert_openb
+from emep.simulation.report.outputs import write_files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
-from emep.units import count_of
+from emep.wire.units import count_of
 
 if TYPE_CHECKING:
-    from emep.api.schemas import Checkup, HealthFinding
     from emep.client import AsyncEmepClient
+    from emep.wire.health import Checkup, HealthFinding
 
 POLL_SECONDS = 20.0
 EARLIEST_WORKER_LEG = 20.0

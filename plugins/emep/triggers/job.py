@@ -22,8 +22,8 @@ from emep.triggers.log_stream import LogStream
 from emep.triggers.shown_lines import log_files, logger_of, shown
 
 if TYPE_CHECKING:
-    from emep.api.schemas import JobView
-    from emep.triggers.hub import Hub, Subscription
+    from emep.hooks.job_watch import Hub, Subscription
+    from emep.wire.jobs import JobView
 
 EARLIEST_WORKER_LEG = 20.0
 """Seconds after the deferral before which no worker leg may come."""
@@ -108,7 +108,7 @@ class JobTrigger(BaseTrigger):
         await self._resume_position()
         while True:
             try:
-                from emep.triggers.hub import Hub
+                from emep.hooks.job_watch import Hub
 
                 hub = await Hub.get(self.conn_id)
                 async with hub.subscribe(self.job_id) as subscription:
@@ -121,7 +121,7 @@ class JobTrigger(BaseTrigger):
                 await asyncio.sleep(5.0)
 
     async def _follow(self, hub: Hub, subscription: Subscription) -> JobView:
-        from emep.api.schemas import ENDED_STATES
+        from emep.wire.base import ENDED_STATES
 
         pause = LOG_PAUSES[0]
         job = await hub.job(self.job_id)

@@ -12,25 +12,25 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from emep.runtime.kubernetes import status
-from emep.runtime.kubernetes.client import (
+from emep.kubernetes import status
+from emep.kubernetes.clear import clear_all, clear_older, confirm_departed
+from emep.kubernetes.client import (
     Cluster,
     ConnectionUnusableError,
     KubeError,
     KubeUnreachableError,
 )
-from emep.runtime.kubernetes.manifest import PodPlan
-from emep.runtime.kubernetes.status import EXIT_BAD_INPUT, EXIT_KILLED, Phase, PodState
+from emep.kubernetes.job_logs import JobLogs
+from emep.kubernetes.log_shipping import REST_SECONDS
+from emep.kubernetes.manifest import PodPlan
+from emep.kubernetes.pod_lifecycle import CannotStartError, PodRun
+from emep.kubernetes.status import EXIT_BAD_INPUT, EXIT_KILLED, Phase, PodState
 from emep.triggers.job import JobTrigger
-from emep.triggers.pod_clear import clear_all, clear_older, confirm_departed
-from emep.triggers.pod_job_logs import JobLogs
-from emep.triggers.pod_run import CannotStartError, PodRun
-from emep.triggers.pod_shipping import REST_SECONDS
 
 if TYPE_CHECKING:
-    from emep.api.schemas import JobView
-    from emep.triggers.hub import Hub, Subscription
-    from emep.triggers.pod_hub import PodHub
+    from emep.hooks.job_watch import Hub, Subscription
+    from emep.kubernetes.watch import PodHub
+    from emep.wire.jobs import JobView
 
 RETRY_SECONDS = 5.0
 _killing: set[asyncio.Task[None]] = set()
@@ -58,7 +58,7 @@ class PodTrigger(JobTrigger):
         return "emep.triggers.pod.PodTrigger", arguments | {"plan": self.plan, "cluster": self.cluster}
 
     async def _follow(self, hub: Hub, subscription: Subscription) -> JobView:
-        from emep.triggers.pod_hub import PodHub
+        from emep.kubernetes.watch import PodHub
 
         self._wake = subscription.wake
         self._pods = await PodHub.get(self._cluster, self._plan.namespace, hub)
@@ -294,7 +294,7 @@ class PodTrigger(JobTrigger):
 
     async def on_kill(self) -> None:
         """A person has ended the task: cancel the job, end its pods, then give the GPUs back."""
-        from emep.triggers.pod_kill import kill
+        from emep.kubernetes.kill import kill
 
         # The triggerer may cancel a second time, in the middle of this: a pod's grace is long.
         work = asyncio.create_task(kill(self.conn_id, self._cluster, self._plan.namespace, self.job_id))

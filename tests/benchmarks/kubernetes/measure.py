@@ -112,7 +112,7 @@ async def _log_of(bench: PodBench, name: str) -> str:
 
 
 async def _measured(bench: PodBench, measure: Any) -> None:
-    from emep.triggers.hub import Hub
+    from emep.hooks.job_watch import Hub
 
     # One job that is looked at from beginning to end: a triggerer has its modules and connections by then.
     hub = await Hub.get("emep_default")

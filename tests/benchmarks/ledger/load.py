@@ -14,7 +14,7 @@ import aiohttp
 import psutil
 from sqlalchemy import Engine, bindparam, select
 
-from emep.ledger.tables import Clock, Event
+from emep.ledger.store.tables import Clock, Event
 
 LOOK_SECONDS = 0.004
 """How often the watch looks for decisions: the resolution of what it measures."""

@@ -20,9 +20,9 @@ from tests.benchmarks.ledger.requests import batches, decisions, heartbeats, sus
 from tests.benchmarks.ledger.setting import SECONDS, database_name, databases, loaded, say
 from tests.builders.ledger import make_settings
 
-from emep.ledger.database import Database
-from emep.ledger.planner import Planner
+from emep.ledger.planning.planner import Planner
 from emep.ledger.service import LedgerService
+from emep.ledger.store.database import Database
 from emep.policy import default_policy
 
 

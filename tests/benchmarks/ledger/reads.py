@@ -12,8 +12,8 @@ from sqlalchemy import select
 from tests.benchmarks.ledger.load import quantile
 from tests.benchmarks.ledger.setting import databases, say, served
 
-from emep.api.schemas import JobState
-from emep.ledger.tables import Job
+from emep.ledger.store.tables import Job
+from emep.wire.base import JobState
 
 ROUNDS = 5
 

@@ -10,7 +10,7 @@ from tests.benchmarks.ledger.seed import SECRET
 from tests.benchmarks.ledger.setting import SECONDS, databases, say, served
 from tests.builders.emep_server import USERS
 
-from emep.ledger.ids import lease_token
+from emep.ledger.store.ids import lease_token
 
 
 def decisions() -> None:

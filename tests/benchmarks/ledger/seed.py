@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Engine, insert, text
 from tests.benchmarks.scheduling.load import snapshot
 
-from emep.ledger.ids import allocation_id, job_ids, lease_token, token_digest
-from emep.ledger.tables import Allocation, AllocationGpu, AllocationNode, Clock, Gpu, Job, Node, Usage
+from emep.ledger.store.ids import allocation_id, job_ids, lease_token, token_digest
+from emep.ledger.store.tables import Allocation, AllocationGpu, AllocationNode, Clock, Gpu, Job, Node, Usage
 from emep.scheduling import model
 
 FAR = 1e7

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from emep.policy import Policy, parse_policy
 from emep.scheduling.model import Gpu, Job, Node
-from emep.simulation.jobs import JobSpec
-from emep.simulation.runs import instant
+from emep.simulation.read.jobs import JobSpec
+from emep.simulation.run.runs import instant
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,16 @@ from tests.benchmarks.command import run_measures
 from tests.benchmarks.simulation.cohorts import Cohorts
 
 from emep.policy import Policy, default_policy, load_preset, parse_policy_text
-from emep.simulation.cluster import read_cluster
-from emep.simulation.generate import Churn, churn
-from emep.simulation.generate import main as generate
-from emep.simulation.jobs import read_jobs
-from emep.simulation.muri import convert_muri, muri_cluster
-from emep.simulation.outputs import events_jsonl, jobs_csv
-from emep.simulation.recording import Recording
-from emep.simulation.replay import replay
-from emep.simulation.report import Replay, render
-from emep.simulation.summary import Summary, summarize
+from emep.simulation.read.cluster import read_cluster
+from emep.simulation.read.jobs import read_jobs
+from emep.simulation.read.muri import convert_muri, muri_cluster
+from emep.simulation.report.outputs import events_jsonl, jobs_csv
+from emep.simulation.report.page import Replay, render
+from emep.simulation.report.summary import Summary, summarize
+from emep.simulation.run.recording import Recording
+from emep.simulation.run.replay import replay
+from emep.simulation.studies.generate import Churn, churn
+from emep.simulation.studies.generate import main as generate
 
 DATA = Path(os.environ.get("EMEP_SHARED_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
 

@@ -7,9 +7,9 @@ from tests.benchmarks.command import run_measures
 from tests.benchmarks.simulation.cohorts import Cohorts, Wave
 from tests.benchmarks.simulation.measure import MEASURES
 
-from emep.simulation.fragmentation import STRATEGIES, equal_nodes, means, picture, study, wins
-from emep.simulation.recording import State
-from emep.simulation.replay import replay
+from emep.simulation.run.recording import State
+from emep.simulation.run.replay import replay
+from emep.simulation.studies.fragmentation import STRATEGIES, equal_nodes, means, picture, study, wins
 
 
 def test_the_cohorts_are_15_000_jobs_of_66_seconds_work_for_600_gpus() -> None:

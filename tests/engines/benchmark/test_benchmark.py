@@ -52,7 +52,7 @@ def test_each_row_scores_as_its_model_does_alone(tmp_path: Path, models: SmallSe
 
 
 def test_a_recipe_scores_as_its_merge_on_disk_does(tmp_path: Path, models: SmallSearch) -> None:
-    from engines.merge.engine import run as merge
+    from engines.merge.run.engine import run as merge
 
     outcome = run(engine_context("benchmark", given(models), tmp_path))
     recipe = plain_recipe(models, 0.4, -0.2)

@@ -22,7 +22,7 @@ from engines.demo.models import prepare
 from engines.demo.recipes import recipes
 from engines.evaluation.engine import run as evaluate
 from engines.evaluation.tasks import load_tasks, shared_items
-from engines.merge.recipe import parse_recipe, search_parameters
+from engines.merge.recipe.parse import parse_recipe, search_parameters
 
 ROOT = Path(__file__).parents[3]
 QUICK = models.Sizes(1, 1, 1, 1e-3, search_images=40, report_images=40)

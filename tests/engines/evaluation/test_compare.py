@@ -84,7 +84,7 @@ def test_a_task_that_the_baseline_lacks_is_refused_before_anything_is_scored(tmp
     with pytest.raises(BadInputError, match=r"it has no task 2, only 1"):
         evaluated(tmp_path, "candidate", [one, two], baseline=baseline)
     assert not (tmp_path / "candidate" / "output" / "results.json").exists()
-    from engines.merge.compatibility import run as check
+    from engines.merge.plan.compatibility import run as check
 
     given = {"tasks": [one, two], "baseline": baseline}
     with pytest.raises(BadInputError, match=r"it has no task 2"):

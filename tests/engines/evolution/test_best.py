@@ -19,7 +19,7 @@ from tests.builders.evolving import SmallSearch, read, records_of
 from engines.cli import main
 from engines.contract import BadInputError
 from engines.evolution import ask, tell
-from engines.merge.recipe import parse_recipe
+from engines.merge.recipe.parse import parse_recipe
 
 ROOT = Path(__file__).parents[3]
 

@@ -15,7 +15,7 @@ from tests.builders.evolving import SmallSearch, read, records_of
 from engines.contract import BadInputError, Preempted
 from engines.evolution import ask, candidates, tell
 from engines.evolution.tell import GenerationLost
-from engines.merge.recipe import parse_recipe
+from engines.merge.recipe.parse import parse_recipe
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tests.builders.checkpoints import save_family
 from engines.artifacts import FolderArtifactStore, path_to_uri
 from engines.checkpoint import CheckpointStore, spec_digest
 from engines.contract import BadInputError, Context, Outcome, Spec
-from engines.merge.compatibility import run
+from engines.merge.plan.compatibility import run
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from engines.artifacts import FolderArtifactStore, digest_folder, path_to_uri
 from engines.checkpoint import CheckpointStore, StaleEpochError, spec_digest
 from engines.contract import BadInputError, Context, EngineError, Preempted, Spec
-from engines.merge.engine import run
-from engines.merge.in_memory import InMemoryMerger
-from engines.merge.output import OutputFolder
+from engines.merge.run.engine import run
+from engines.merge.run.in_memory import InMemoryMerger
+from engines.merge.run.output import OutputFolder
 from engines.tensor.layout import read_layout
 
 

@@ -13,9 +13,9 @@ from tests.builders.checkpoints import save_model
 
 from engines.cli import main
 from engines.contract import BadInputError
-from engines.merge.plan import make_plan, open_models
-from engines.merge.planned import MergePlan
-from engines.merge.recipe import parse_recipe
+from engines.merge.plan.plan import make_plan, open_models
+from engines.merge.plan.planned import MergePlan
+from engines.merge.recipe.parse import parse_recipe
 from engines.tensor.layout import read_layout
 
 

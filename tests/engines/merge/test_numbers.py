@@ -11,7 +11,7 @@ import yaml
 
 from engines.contract import BadInputError
 from engines.merge.methods import METHODS, NOT_YET
-from engines.merge.recipe import load_recipe, parse_recipe, search_parameters
+from engines.merge.recipe.parse import load_recipe, parse_recipe, search_parameters
 
 WRITTEN = [
     ("0.5", 0.5),
@@ -141,8 +141,8 @@ def test_the_engine_the_dags_and_the_command_line_read_one_recipe(
     from airflow.sdk.exceptions import AirflowFailException
 
     from emep import layout
+    from emep.cli.commands.submit import read_recipe as of_command
     from emep.cli.common import UsageError
-    from emep.cli.submit import read_recipe as of_command
     from emep.dagkit.recipes import at_start
     from emep.dagkit.recipes import read_recipe as of_dag
 

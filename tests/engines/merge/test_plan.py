@@ -14,12 +14,12 @@ from tests.builders.checkpoints import WORDS, save_family, save_model, save_toke
 
 from engines.contract import BadInputError
 from engines.inference.checkpoints import read_state
-from engines.merge.architecture import split_name
-from engines.merge.in_memory import merge_state_dicts
 from engines.merge.methods import METHODS, Base
-from engines.merge.plan import make_plan, open_models
-from engines.merge.planned import MergePlan
-from engines.merge.recipe import parse_recipe
+from engines.merge.plan.architecture import split_name
+from engines.merge.plan.plan import make_plan, open_models
+from engines.merge.plan.planned import MergePlan
+from engines.merge.recipe.parse import parse_recipe
+from engines.merge.run.in_memory import merge_state_dicts
 
 Q = "model.layers.{}.self_attn.q_proj.weight"
 

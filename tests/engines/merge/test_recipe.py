@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engines.contract import BadInputError
-from engines.merge.recipe import (
+from engines.merge.recipe.parse import (
     ModelRef,
     load_recipe,
     parse_recipe,
@@ -17,7 +17,7 @@ from engines.merge.recipe import (
     start_values,
     substitute,
 )
-from engines.merge.settings import parse_setting
+from engines.merge.recipe.settings import parse_setting
 
 GOOD: dict[str, Any] = {
     "merge_method": "ties",

@@ -106,8 +106,8 @@ def test_a_run_starts_without_the_validator(tmp_path: Path) -> None:
     path = tmp_path / "SPEC.json"
     path.write_text(json.dumps(SPEC))
     code = (
-        "import sys; from pathlib import Path; import engines.cli, engines.supervisor;"
-        "from engines.supervisor_spec import check_spec; check_spec(Path(sys.argv[1]));"
+        "import sys; from pathlib import Path; import engines.cli, engines.supervisor.run;"
+        "from engines.supervisor.spec import check_spec; check_spec(Path(sys.argv[1]));"
         "print(sorted({'jsonschema', 'httpx'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from engines.supervisor_events import JUDGED_SIGNALS, Events, signals_held_back
+from engines.supervisor.events import JUDGED_SIGNALS, Events, signals_held_back
 
 INTERRUPT_EVERY_INSTRUCTION = """
 import signal, sys
-from engines.stop_request import StopRequest
+from engines.supervisor.stop_request import StopRequest
 
 stop, interrupted = StopRequest(), 0
 signal.signal(signal.SIGTERM, stop.on_signal)

@@ -16,7 +16,7 @@ from urllib.error import URLError
 
 import pytest
 
-from engines.supervisor_http import JsonPost
+from engines.supervisor.http import JsonPost
 
 Reply = tuple[int, dict[str, str], bytes]
 TOKEN = {"Authorization": "Bearer t"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emep.runtime.kubernetes.client import Cluster, ConnectionUnusableError, _chosen
+from emep.kubernetes.client import Cluster, ConnectionUnusableError, _chosen
 
 
 def test_one_place_is_taken_as_it_is(tmp_path):

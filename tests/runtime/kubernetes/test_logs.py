@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emep.runtime.kubernetes.logs import TAIL_BYTES, LogLines, unseen
+from emep.kubernetes.logs import TAIL_BYTES, LogLines, unseen
 
 LINES = [
     b"2026-11-29T23:00:00.1Z a\n",

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from emep.api.schemas import GpuRef, LeaseAnswer
-from emep.runtime.kubernetes.manifest import (
+from emep.kubernetes.manifest import (
     MAX_SPEC_BYTES,
     PodPlan,
     build_pod,
@@ -23,6 +22,8 @@ from emep.runtime.kubernetes.manifest import (
     pod_name,
     ungated,
 )
+from emep.wire.jobs import GpuRef
+from emep.wire.leases import LeaseAnswer
 
 GOLDEN = Path(__file__).parents[2] / "kubernetes" / "golden"
 JOB, ALLOCATION = "1m8mtjm5s7zrs6a5", "1m8mtjm5s7zrs6a5-3"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from emep.runtime.kubernetes.status import Phase, finished_result, identity, is_ready, read, result_of
+from emep.kubernetes.status import Phase, finished_result, identity, is_ready, read, result_of
 
 
 def pod(phase: str, *, base: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from emep.agent.telemetry.xids import XidRules
-from emep.api.schemas import GpuHealth, GpuReport
+from emep.wire.nodes import GpuHealth, GpuReport
 
 
 class TelemetryError(Exception):

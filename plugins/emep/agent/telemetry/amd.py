@@ -14,7 +14,7 @@ from typing import Any
 from emep.agent.telemetry import TelemetryError
 from emep.agent.telemetry.judgement import Reading, fault
 from emep.agent.telemetry.xids import XidRules
-from emep.api.schemas import GpuHealth, GpuReport
+from emep.wire.nodes import GpuHealth, GpuReport
 
 
 @dataclass(frozen=True)

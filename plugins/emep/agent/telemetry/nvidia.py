@@ -17,7 +17,7 @@ from emep.agent.telemetry import TelemetryError
 from emep.agent.telemetry.judgement import Reading, fault
 from emep.agent.telemetry.xids import CONTAINED, XidAction, XidRules
 from emep.agent.topology import connected_groups
-from emep.api.schemas import GpuHealth, GpuReport
+from emep.wire.nodes import GpuHealth, GpuReport
 
 log = logging.getLogger(__name__)
 _NO_INSTANCE = 0xFFFFFFFF

@@ -22,7 +22,7 @@ from emep.agent.process import usage_of_sessions
 from emep.agent.telemetry import NO_DEVICES
 from emep.agent.telemetry.judgement import Reading, fault
 from emep.agent.telemetry.xids import XidAction, XidRules
-from emep.api.schemas import GpuHealth, GpuReport
+from emep.wire.nodes import GpuHealth, GpuReport
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,8 @@ from emep.api.auth import Holder, HolderOrReader, Reader
 from emep.api.bodies import body_limit
 from emep.api.guarded import GuardedRoute
 from emep.api.parameters import After, AllocationId, Limit, Offset, RuntimeDep
-from emep.api.schemas import (
-    AllocationView,
-    Completion,
-    Heartbeat,
-    HeartbeatAnswer,
-    JobView,
-    LogChunk,
-    LogReceipt,
-    Page,
-)
+from emep.wire.allocations import AllocationView, Completion, Heartbeat, HeartbeatAnswer, LogChunk, LogReceipt
+from emep.wire.jobs import JobView, Page
 
 router = APIRouter(tags=["allocations"], route_class=GuardedRoute)
 

@@ -11,7 +11,8 @@ from emep.api.auth import Reader
 from emep.api.guarded import GuardedRoute
 from emep.api.parameters import ID_PATTERN, After, Limit, Reason, RuntimeDep
 from emep.api.permissions import LetterChanger
-from emep.api.schemas import DeadLetterView, Page, ReasonRequest
+from emep.wire.jobs import Page
+from emep.wire.operations import DeadLetterView, ReasonRequest
 
 router = APIRouter(tags=["dead letters"], route_class=GuardedRoute)
 LetterId = Annotated[str, Path(max_length=80, pattern=ID_PATTERN, description="The id of its job.")]

@@ -12,9 +12,9 @@ from emep.api.auth import Operator
 from emep.api.guarded import GuardedRoute
 from emep.api.parameters import RuntimeDep, Timeout
 from emep.api.runtime import Runtime
-from emep.api.schemas import Checkup
-from emep.ledger.checkup import check_up
-from emep.ledger.follower import NODES
+from emep.ledger.long_poll import NODES
+from emep.ledger.nodes.checkup import check_up
+from emep.wire.health import Checkup
 
 router = APIRouter(tags=["nodes"], route_class=GuardedRoute)
 SHORTEST_PAUSE = 1.0

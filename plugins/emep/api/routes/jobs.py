@@ -19,21 +19,13 @@ from emep.api.explain import explain
 from emep.api.guarded import GuardedRoute
 from emep.api.parameters import After, IfUnwanted, JobId, Limit, Reason, RuntimeDep, Text, Timeout
 from emep.api.permissions import JobChanger
-from emep.api.schemas import (
-    BatchAnswer,
-    BatchRequest,
-    Changes,
-    Explanation,
-    JobRequest,
-    JobState,
-    JobView,
-    Page,
-    ReasonRequest,
-)
-from emep.exceptions import ForbiddenError, InvalidError
-from emep.ledger.follower import JOBS
-from emep.ledger.judging import Submitter
+from emep.ledger.jobs.validation import Submitter
+from emep.ledger.long_poll import JOBS
 from emep.settings import Settings
+from emep.wire.base import JobState
+from emep.wire.errors import ForbiddenError, InvalidError
+from emep.wire.jobs import Changes, Explanation, JobRequest, JobView, Page
+from emep.wire.operations import BatchAnswer, BatchRequest, ReasonRequest
 
 router = APIRouter(tags=["jobs"], route_class=GuardedRoute)
 MAX_IDS = 5000

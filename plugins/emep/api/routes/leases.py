@@ -14,7 +14,9 @@ from emep.api.auth import AgentOrOperator, Reader
 from emep.api.guarded import GuardedRoute
 from emep.api.parameters import AllocationId, NodeName, RuntimeDep
 from emep.api.permissions import Asker
-from emep.api.schemas import JobView, LeaseAnswer, LeaseRequest, Loss, NodeReadiness, NodeView, Page
+from emep.wire.jobs import JobView, Page
+from emep.wire.leases import LeaseAnswer, LeaseRequest, Loss, NodeReadiness
+from emep.wire.nodes import NodeView
 
 router = APIRouter(tags=["leases"], route_class=GuardedRoute)
 

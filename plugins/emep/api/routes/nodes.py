@@ -12,21 +12,19 @@ from emep.api.answers import answers
 from emep.api.auth import Agent, AgentOrOperator, AgentOrReader, Operator
 from emep.api.guarded import GuardedRoute
 from emep.api.parameters import AfterNode, Limit, NodeName, RuntimeDep
-from emep.api.schemas import (
-    DrainRequest,
+from emep.ledger.long_poll import Subscription, node_topic
+from emep.wire.jobs import Page
+from emep.wire.nodes import (
     HealthReport,
-    NodePatch,
     NodeRequest,
     NodeView,
-    Page,
     PollAnswer,
     PollRequest,
     ReportAnswer,
-    ResumeRequest,
     StartOrder,
     StopOrder,
 )
-from emep.ledger.follower import Subscription, node_topic
+from emep.wire.operations import DrainRequest, NodePatch, ResumeRequest
 
 router = APIRouter(tags=["nodes"], route_class=GuardedRoute)
 REPEAT_SECONDS = 5.0

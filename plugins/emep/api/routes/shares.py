@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path
 from emep.api.auth import Operator, Reader
 from emep.api.guarded import GuardedRoute
 from emep.api.parameters import Reason, RuntimeDep
-from emep.api.schemas import FairShareView, OverrideRequest, OverrideView
+from emep.wire.operations import FairShareView, OverrideRequest, OverrideView
 
 router = APIRouter(tags=["fair share"], route_class=GuardedRoute)
 Entity = Annotated[

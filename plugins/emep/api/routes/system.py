@@ -12,7 +12,7 @@ from emep.api.description import page
 from emep.api.guarded import GuardedRoute
 from emep.api.parameters import RuntimeDep
 from emep.api.runtime import Runtime
-from emep.ledger.views import to_datetime
+from emep.ledger.store.views import to_datetime
 
 v1 = APIRouter(tags=["policy"], route_class=GuardedRoute)
 root = APIRouter(include_in_schema=False, route_class=GuardedRoute)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import Connection
 
-from emep.ledger.tables import Base
+from emep.ledger.store.tables import Base
 
 VERSION_TABLE = "alembic_version_emep"
 config = context.config

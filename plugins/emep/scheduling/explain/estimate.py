@@ -19,7 +19,7 @@ from emep.scheduling.pending import Blocked
 from emep.scheduling.request import Request
 from emep.scheduling.reservations.cpu import nodes_for
 from emep.scheduling.reservations.release import earliest_release
-from emep.units import count_of, format_duration, is_or_are
+from emep.wire.units import count_of, format_duration, is_or_are
 
 Estimate = tuple[float | None, str]
 

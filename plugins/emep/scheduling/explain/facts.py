@@ -13,7 +13,7 @@ from emep.scheduling.model import Reason, ReasonCode
 from emep.scheduling.placement.feasibility import fits
 from emep.scheduling.request import Request
 from emep.scheduling.reservations.cpu import nodes_for, nodes_with_room
-from emep.units import count_of, is_or_are
+from emep.wire.units import count_of, is_or_are
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from emep.scheduling.model import Job, Reason, ReasonCode, Waiting
 from emep.scheduling.pending import Blocked, PendingJob
 from emep.scheduling.quota import Limit
 from emep.scheduling.request import Request, run_limit
-from emep.units import count_of, format_duration, is_or_are
+from emep.wire.units import count_of, format_duration, is_or_are
 
 
 class Explainer:

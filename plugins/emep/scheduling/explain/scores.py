@@ -6,7 +6,7 @@ from emep.policy.model import Policy
 from emep.scheduling.durations import is_starving, waited
 from emep.scheduling.fair_share import FairTree
 from emep.scheduling.model import Job, ScoreTerms
-from emep.units import format_duration
+from emep.wire.units import format_duration
 
 
 class Scores:

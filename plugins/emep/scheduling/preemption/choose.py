@@ -23,7 +23,7 @@ from emep.scheduling.preemption.victim_order import VictimCandidate
 from emep.scheduling.preemption.victim_search import EXACT_CANDIDATES, VictimSearch, cheapest, prune
 from emep.scheduling.quota import Holdings
 from emep.scheduling.request import Request, is_preemptible
-from emep.units import count_of, format_duration
+from emep.wire.units import count_of, format_duration
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Merge recipes: read, checked, and with parameters to search."""

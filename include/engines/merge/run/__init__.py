@@ -1,0 +1,1 @@
+"""Carrying out a merge plan: into files, or into memory."""

@@ -1,0 +1,1 @@
+"""One module for each command of ``emep``: ``add_arguments`` and ``run``."""

@@ -1,0 +1,1 @@
+"""Airflow's pools ``gpu_<pool>``, kept equal to what EMEP does not hold."""

@@ -1,0 +1,1 @@
+"""Allocations: orders to agents, heartbeats, completion, leases, logs."""

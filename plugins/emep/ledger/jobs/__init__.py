@@ -1,0 +1,1 @@
+"""Jobs: taken in, cancelled, ended, tried again, buried."""

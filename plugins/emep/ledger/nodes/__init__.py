@@ -1,0 +1,1 @@
+"""Nodes: registration, reports, drains, and the state of the hardware."""

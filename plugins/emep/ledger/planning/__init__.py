@@ -1,0 +1,1 @@
+"""Planning cycles: snapshot, plan, and its decisions applied in one transaction."""

@@ -1,0 +1,1 @@
+"""The policy in force: the file, its versions, and the weights set over it."""

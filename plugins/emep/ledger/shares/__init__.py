@@ -1,0 +1,1 @@
+"""Fair shares as operators see and change them."""

@@ -1,1 +1,0 @@
-"""What starts the work of a job that no agent starts, one package for each runtime."""

@@ -1,0 +1,1 @@
+"""Readers of clusters, workloads, failures and published traces."""

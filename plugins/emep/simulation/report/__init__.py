@@ -1,0 +1,1 @@
+"""What a simulation leaves: events, summary, and the page with its charts."""

@@ -1,0 +1,1 @@
+"""The event loop: a virtual clock around the production scheduler."""

@@ -1,0 +1,1 @@
+"""Studies of placement strategies on generated workloads."""

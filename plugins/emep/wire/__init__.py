@@ -1,0 +1,1 @@
+"""Documents on the wire, states, errors and units. Every room may import them; they import none."""
