@@ -68,7 +68,7 @@ def test_a_read_command_imports_no_airflow_and_no_models() -> None:
     )
     loaded = imported(code)
     assert "httpx" in loaded
-    assert not loaded & (HEAVY | {"pydantic", "emep.api.schemas"})
+    assert not loaded & (HEAVY | {"pydantic", "emep.wire.jobs"})
 
 
 def test_what_was_hidden_from_httpx_can_be_imported_afterwards() -> None:

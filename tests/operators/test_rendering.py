@@ -204,7 +204,7 @@ def test_a_task_that_is_resumed_keeps_its_result_though_its_recipe_is_gone(monke
     task = rendered(task, given)
     monkeypatch.setattr(type(task), "finish", lambda self, context, job: job.id)
     job = SimpleNamespace(id="j1")
-    monkeypatch.setattr("emep.api.schemas.JobView.model_validate", lambda event: job)
+    monkeypatch.setattr("emep.wire.jobs.JobView.model_validate", lambda event: job)
     assert task.execute_complete(given, {"job": {}}) == "j1"
 
 

@@ -54,10 +54,10 @@ class Call(Generic[T]):
         """The answer as its model. Raises EmepApiError where the server speaks another language."""
         if self.answer is None:
             return document  # type: ignore[no-any-return]
-        from emep.api import schemas
+        from emep.wire.documents import document as model_of
 
         try:
-            return getattr(schemas, self.answer).model_validate(document)  # type: ignore[no-any-return]
+            return model_of(self.answer).model_validate(document)  # type: ignore[return-value]
         except ValueError as error:
             first = str(error).splitlines()[1:2]
             raise EmepApiError(

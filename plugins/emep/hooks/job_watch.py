@@ -188,5 +188,4 @@ async def _cursor_now(client: AsyncEmepClient) -> int:
 
 
 def _import_heavy_modules() -> None:
-    import emep.api.schemas
-    import emep.client  # noqa: F401
+    pass

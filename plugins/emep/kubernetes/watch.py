@@ -257,4 +257,4 @@ def _import_heavy_modules() -> None:
     # Seconds of imports, which would hold up every other trigger.
     for name in ("hooks.kubernetes", "kube_client"):
         import_module(f"airflow.providers.cncf.kubernetes.{name}")
-    import_module("emep.api.schemas")
+    import_module("emep.wire.documents")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from emep.hooks.emep import client
+from emep.operators.job_arguments import OPERATOR_FIELDS
 from emep.operators.rendering import RendersInWords
 
 if TYPE_CHECKING:
@@ -20,30 +21,6 @@ if TYPE_CHECKING:
     from emep.client import EmepClient
     from emep.wire.jobs import JobRequest, JobView
 
-JOB_FIELDS = (
-    "priority",
-    "project",
-    "user",
-    "gpu_count",
-    "node_count",
-    "gpu_per_node",
-    "cpu",
-    "memory",
-    "gpu_memory_min",
-    "gpu_type",
-    "nvlink_required",
-    "topology",
-    "max_duration",
-    "preemptible",
-    "checkpoint_interval",
-    "placement",
-    "runtime",
-    "experiment_id",
-    "trace_id",
-    "job_type",
-)
-"""Fields of a job that are arguments of the operators; ``queue`` is ``job_queue``, because Airflow's means
-another."""
 CHECKPOINT_INTERVAL = 30.0
 """Seconds between checkpoints of the engines that save by themselves, unless a task says otherwise."""
 SAVING_ENGINES = frozenset({"merge", "evaluate", "benchmark", "evolve_candidates"})
@@ -59,12 +36,15 @@ REFUSALS = (400, 403, 404, 409, 422)
 class AsksForGpus(RendersInWords):
     """Asks for one job on behalf of one try of a task.
 
-    The operator sets ``job_queue``, ``conn_id`` and the ``JOB_FIELDS`` as attributes, and says in
+    The operator sets ``job_queue``, ``conn_id`` and the ``OPERATOR_FIELDS`` as attributes, and says in
     ``job_spec`` and ``job_fields`` what is special about it.
     """
 
     job_id: str | None = None
     job_queue: Any
+    gpu_count: Any
+    max_duration: Any
+    runtime: Any
     conn_id: str
 
     def job_spec(self) -> dict[str, Any] | None:
@@ -76,9 +56,8 @@ class AsksForGpus(RendersInWords):
 
         Raises AirflowFailException where they cannot go together.
         """
-        return {
-            name: value for name in JOB_FIELDS if (value := getattr(self, name)) not in (None, "", "None")
-        }
+        values = {name: getattr(self, name) for name in OPERATOR_FIELDS}
+        return {name: value for name, value in values.items() if value not in (None, "", "None")}
 
     def request(self, context: Context) -> JobRequest:
         """The request for this try. Raises AirflowFailException that names a wrong field."""

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseOperator, RetryPolicy
+from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from emep.airflow.links import LINKS
 from emep.hooks.emep import DEFAULT_CONNECTION, client
-from emep.operators.asking import JOB_FIELDS, AsksForGpus, engine_spec, on_one_node
+from emep.operators.asking import AsksForGpus, engine_spec, on_one_node
+from emep.operators.job_arguments import OPERATOR_FIELDS, retries_by_policy, takes_job_fields
 from emep.operators.outcome import Outcome, outcome_of
-from emep.operators.retries import JITTER, MAX_RETRY_DELAY, RETRIES, RETRY_DELAY
 from emep.triggers.job import JobTrigger, describe, labels
 from emep.triggers.log_stream import LogStream
 
@@ -55,12 +54,14 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
         "device",
         "seed",
         "job_queue",
-        *JOB_FIELDS,
+        *OPERATOR_FIELDS,
     )
     template_fields_renderers = {"input": "json", "extra_input": "json"}  # noqa: RUF012
     operator_extra_links = LINKS
     ui_color = "#dcecd9"
 
+    @retries_by_policy
+    @takes_job_fields()
     def __init__(
         self,
         *,
@@ -71,44 +72,14 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
         device: Any = "auto",
         seed: Any = 0,
         job_queue: Any = "merge",
-        priority: Any = "normal",
-        project: Any = "default",
-        user: Any = None,
-        gpu_count: Any = None,
-        node_count: Any = None,
-        gpu_per_node: Any = None,
-        cpu: Any = None,
-        memory: Any = None,
-        gpu_memory_min: Any = None,
-        gpu_type: Any = None,
-        nvlink_required: Any = None,
-        topology: Any = None,
-        max_duration: Any = None,
-        preemptible: Any = None,
-        checkpoint_interval: Any = None,
-        placement: Any = None,
-        runtime: Any = None,
-        experiment_id: Any = None,
-        trace_id: Any = None,
-        job_type: Any = None,
         return_field: str = "",
         if_empty: Any = None,
         inline_wait: float = INLINE_SECONDS,
         worker_end: bool = False,
         conn_id: str = DEFAULT_CONNECTION,
-        retries: int | None = RETRIES.max,
-        retry_delay: timedelta | float = RETRY_DELAY,
-        retry_exponential_backoff: float = 2.0,
-        max_retry_delay: timedelta | float | None = MAX_RETRY_DELAY,
-        retry_policy: RetryPolicy | None = JITTER,
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            retries=retries,
-            retry_delay=retry_delay,
-            retry_exponential_backoff=retry_exponential_backoff,
-            max_retry_delay=max_retry_delay,
-            retry_policy=retry_policy,
             **kwargs,
         )
         self.engine = engine
@@ -118,26 +89,6 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
         self.device = device
         self.seed = seed
         self.job_queue = job_queue
-        self.priority = priority
-        self.project = project
-        self.user = user
-        self.gpu_count = gpu_count
-        self.node_count = node_count
-        self.gpu_per_node = gpu_per_node
-        self.cpu = cpu
-        self.memory = memory
-        self.gpu_memory_min = gpu_memory_min
-        self.gpu_type = gpu_type
-        self.nvlink_required = nvlink_required
-        self.topology = topology
-        self.max_duration = max_duration
-        self.preemptible = preemptible
-        self.checkpoint_interval = checkpoint_interval
-        self.placement = placement
-        self.runtime = runtime
-        self.experiment_id = experiment_id
-        self.trace_id = trace_id
-        self.job_type = job_type
         self.return_field = return_field
         self.if_empty = if_empty
         self.inline_wait = inline_wait

@@ -14,7 +14,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 
 from emep.kubernetes.manifest import PodPlan
-from emep.operators.asking import JOB_FIELDS
+from emep.operators.job_arguments import OPERATOR_FIELDS
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -40,7 +40,7 @@ def pod_operator(task: FairShareGpuOperator) -> NVLinkKubernetesPodOperator:
         raise AirflowFailException(f"[emep] pod_template_file: {template} is not there")
     from emep.operators.pod import NVLinkKubernetesPodOperator
 
-    fields = {name: getattr(task, name) for name in JOB_FIELDS}
+    fields = {name: getattr(task, name) for name in OPERATOR_FIELDS}
     return NVLinkKubernetesPodOperator(
         task_id=task.task_id,
         engine=task.engine,

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.cncf.kubernetes.callbacks import ExecutionMode
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
-from airflow.sdk import RetryPolicy
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from emep.airflow.links import LINKS
 from emep.hooks.emep import DEFAULT_CONNECTION, client
 from emep.kubernetes.manifest import SPEC_FOLDER, SPEC_KEY, PodPlan, build_pod
-from emep.operators.asking import JOB_FIELDS, AsksForGpus, engine_spec, on_one_node
+from emep.operators.asking import AsksForGpus, engine_spec, on_one_node
+from emep.operators.job_arguments import OPERATOR_FIELDS, retries_by_policy, takes_job_fields
 from emep.operators.outcome import outcome_of
 from emep.operators.pod_parts import PLACEHOLDER, as_json, gpus_of, placeholder_lease
-from emep.operators.retries import JITTER, MAX_RETRY_DELAY, RETRIES, RETRY_DELAY
 from emep.triggers.log_stream import LogStream
 from emep.triggers.pod import PodTrigger
 
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from emep.client import EmepClient
     from emep.wire.jobs import JobView
 
+KUBERNETES = "kubernetes"
 SPEC_PATH = f"{SPEC_FOLDER}/{SPEC_KEY}"
 XCOM_FIELD = "return_value"
 NO_STARTUP_TIMEOUT = 120
@@ -64,7 +63,7 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
                 "device",
                 "seed",
                 "job_queue",
-                *JOB_FIELDS,
+                *OPERATOR_FIELDS,
             )
         )
     )
@@ -76,6 +75,8 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
     operator_extra_links = LINKS
     ui_color = "#d9e6ec"
 
+    @retries_by_policy
+    @takes_job_fields(runtime=KUBERNETES)
     def __init__(
         self,
         *,
@@ -87,26 +88,6 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
         seed: Any = 0,
         supervised: bool | None = None,
         job_queue: Any = "merge",
-        priority: Any = "normal",
-        project: Any = "default",
-        user: Any = None,
-        gpu_count: Any = None,
-        node_count: Any = None,
-        gpu_per_node: Any = None,
-        cpu: Any = None,
-        memory: Any = None,
-        gpu_memory_min: Any = None,
-        gpu_type: Any = None,
-        nvlink_required: Any = None,
-        topology: Any = None,
-        max_duration: Any = None,
-        preemptible: Any = None,
-        checkpoint_interval: Any = None,
-        placement: Any = None,
-        runtime: Any = "kubernetes",
-        experiment_id: Any = None,
-        trace_id: Any = None,
-        job_type: Any = None,
         return_field: str = "",
         if_empty: Any = None,
         worker_end: bool = False,
@@ -115,11 +96,6 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
         startup_timeout_seconds: float | None = None,
         do_xcom_push: bool | None = None,
         conn_id: str = DEFAULT_CONNECTION,
-        retries: int | None = RETRIES.max,
-        retry_delay: timedelta | float = RETRY_DELAY,
-        retry_exponential_backoff: float = 2.0,
-        max_retry_delay: timedelta | float | None = MAX_RETRY_DELAY,
-        retry_policy: RetryPolicy | None = JITTER,
         **kwargs: Any,
     ) -> None:
         kwargs.pop("deferrable", None)
@@ -128,11 +104,6 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
             deferrable=True,
             do_xcom_push=push,
             startup_timeout_seconds=int(startup_timeout_seconds or NO_STARTUP_TIMEOUT),
-            retries=retries,
-            retry_delay=retry_delay,
-            retry_exponential_backoff=retry_exponential_backoff,
-            max_retry_delay=max_retry_delay,
-            retry_policy=retry_policy,
             **kwargs,
         )
         self.engine = engine
@@ -143,26 +114,6 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
         self.seed = seed
         self.supervised = supervised
         self.job_queue = job_queue
-        self.priority = priority
-        self.project = project
-        self.user = user
-        self.gpu_count = gpu_count
-        self.node_count = node_count
-        self.gpu_per_node = gpu_per_node
-        self.cpu = cpu
-        self.memory = memory
-        self.gpu_memory_min = gpu_memory_min
-        self.gpu_type = gpu_type
-        self.nvlink_required = nvlink_required
-        self.topology = topology
-        self.max_duration = max_duration
-        self.preemptible = preemptible
-        self.checkpoint_interval = checkpoint_interval
-        self.placement = placement
-        self.runtime = runtime
-        self.experiment_id = experiment_id
-        self.trace_id = trace_id
-        self.job_type = job_type
         self.return_field = return_field
         self.if_empty = if_empty
         self.worker_end = worker_end

@@ -182,5 +182,4 @@ def _refused(error: Exception) -> bool:
 
 def _import_heavy_modules() -> None:
     with suppress(ImportError):
-        import emep.api.schemas
-        import emep.client  # noqa: F401
+        pass

@@ -1,6 +1,6 @@
 """What the documents on the wire are made of: types with their bounds, states, and what may be stored.
 
-Imports neither Airflow nor SQLAlchemy. Others import these names from ``emep.api.schemas``.
+Imports neither Airflow nor SQLAlchemy.
 """
 
 from __future__ import annotations

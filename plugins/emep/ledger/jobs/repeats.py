@@ -11,28 +11,11 @@ from typing import Any
 
 from emep.ledger.store.tables import Job
 from emep.wire.errors import ConflictError
+from emep.wire.job_fields import DESCRIPTIVE, JOB_FIELDS, NOT_STORED
 
 DECIDES = {
-    "queue": "queue",
-    "priority": "priority",
-    "project": "project",
-    "user": "user",
-    "gpu_count": "gpu_count",
-    "node_count": "node_count",
-    "cpu": "cpu",
-    "memory": "memory",
-    "gpu_memory_min": "gpu_memory_min",
-    "gpu_type": "gpu_type",
-    "nvlink_required": "nvlink_required",
-    "topology": "topology",
-    "max_duration": "max_duration",
-    "preemptible": "preemptible",
-    "checkpoint_interval": "checkpoint_interval",
-    "placement": "placement",
-    "runtime": "runtime",
+    **{name: name for name in JOB_FIELDS if name not in NOT_STORED | DESCRIPTIVE},
     "spec": "spec",
-    "experiment_id": "experiment_id",
-    "job_type": "job_type",
     "checkpoint_key": "checkpoint_key",
     "dag_id": "airflow.dag_id",
     "run_id": "airflow.run_id",

@@ -17,6 +17,7 @@ from emep.scheduling.intake import validate_job
 from emep.scheduling.model import Reject, RejectCode
 from emep.wire.engines import check_engine, check_startable
 from emep.wire.errors import InvalidError
+from emep.wire.job_fields import JOB_FIELDS, NOT_STORED
 from emep.wire.jobs import JobRequest
 
 _CAPACITY = frozenset(RejectCode) - {
@@ -26,6 +27,8 @@ _CAPACITY = frozenset(RejectCode) - {
     RejectCode.OVER_QUOTA,
 }
 """What depends on the nodes that there are: decided once there are any."""
+_AS_ASKED = tuple(name for name in JOB_FIELDS if name not in NOT_STORED)
+"""Fields of a request with a column of their name; those that are worked out replace it in ``prepare``."""
 _NO_VALUES: dict[str, Any] = {column.key: None for column in inspect(Job).column_attrs}
 Key = tuple[str, str]
 """An account and its idempotency key."""
@@ -87,23 +90,13 @@ class JobValidator:
             "epoch": 0,
             "submitted_by": submitter.name,
             "idempotency_key": request.idempotency_key,
-            "queue": request.queue,
+            **{name: getattr(request, name) for name in _AS_ASKED},
             "priority": policy.canonical_class(request.priority),
-            "project": request.project,
             "user": submitter.user,
             "gpu_count": gpus,
             "node_count": nodes,
-            "cpu": request.cpu,
-            "memory": request.memory,
-            "gpu_memory_min": request.gpu_memory_min,
             "gpu_type": request.gpu_type or "",
-            "nvlink_required": request.nvlink_required,
             "topology": request.topology.model_dump(),
-            "max_duration": request.max_duration,
-            "preemptible": request.preemptible,
-            "checkpoint_interval": request.checkpoint_interval,
-            "placement": request.placement,
-            "runtime": request.runtime,
             "spec": request.spec,
             "trace_id": request.trace_id or "",
             "experiment_id": request.experiment_id or "",
