@@ -6,7 +6,7 @@ import math
 
 from emep.ledger.planning.planner import Planner
 from emep.ledger.store.views import to_datetime
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.scheduling.model import Waiting
 from emep.wire.base import JobState
 from emep.wire.jobs import Explanation, JobView, ReasonView

@@ -16,7 +16,7 @@ from emep.ledger.policies.source import PolicySource
 from emep.ledger.policies.versions import last_in_force
 from emep.ledger.service import LedgerService
 from emep.ledger.store.database import Database
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.settings import Settings
 from emep.wire.errors import UnavailableError
 

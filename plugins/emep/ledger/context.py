@@ -10,7 +10,7 @@ from emep.ledger.jobs.pending_bound import PendingBound
 from emep.ledger.nodes.known_nodes import KnownNodes
 from emep.ledger.policies.effective import EffectivePolicy
 from emep.ledger.store.database import Database
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.settings import Settings
 
 

@@ -26,7 +26,7 @@ from emep.ledger.nodes.drains import Drains
 from emep.ledger.nodes.nodes import Nodes
 from emep.ledger.shares.shares import Shares
 from emep.ledger.store.database import Database
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.settings import Settings
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from emep.agent.telemetry import TelemetryError
+from emep.agent.telemetry.base import TelemetryError
 from emep.agent.telemetry.judgement import Reading, fault
 from emep.agent.telemetry.xids import XidRules
 from emep.wire.nodes import GpuHealth, GpuReport

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
 
-from emep.agent.telemetry import TelemetryError
+from emep.agent.telemetry.base import TelemetryError
 from emep.agent.telemetry.judgement import Reading, fault
 from emep.agent.telemetry.xids import CONTAINED, XidAction, XidRules
 from emep.agent.topology import connected_groups

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from emep.agent.process import usage_of_sessions
-from emep.agent.telemetry import NO_DEVICES
+from emep.agent.telemetry.base import NO_DEVICES
 from emep.agent.telemetry.judgement import Reading, fault
 from emep.agent.telemetry.xids import XidAction, XidRules
 from emep.wire.nodes import GpuHealth, GpuReport

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from emep.policy import Policy, PolicyError, default_policy, load_policy, load_preset, preset_names
+from emep.policy import PolicyError, default_policy, load_policy, load_preset, preset_names
+from emep.policy.model import Policy
 from emep.scheduling.model import Node
 from emep.simulation.read.cluster import read_cluster
 from emep.simulation.read.errors import InputError

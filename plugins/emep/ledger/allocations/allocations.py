@@ -23,7 +23,7 @@ from emep.ledger.store.ids import same_secret, token_digest
 from emep.ledger.store.repository import get_allocation, get_job
 from emep.ledger.store.tables import Allocation, Job
 from emep.ledger.store.views import allocation_view, allocation_views, job_view
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.wire.allocations import AllocationView, Completion, Heartbeat, HeartbeatAnswer
 from emep.wire.base import Directive, JobState
 from emep.wire.errors import ConflictError, NotAuthenticatedError, StaleEpochError

@@ -12,7 +12,7 @@ from emep.ledger.context import LedgerContext
 from emep.ledger.jobs.confinement import check_spec
 from emep.ledger.store.job_rows import model_job
 from emep.ledger.store.tables import Job
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.scheduling.intake import validate_job
 from emep.scheduling.model import Reject, RejectCode
 from emep.wire.engines import check_engine, check_startable

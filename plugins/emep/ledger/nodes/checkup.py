@@ -7,17 +7,19 @@ decide by itself a moment later: whoever asks makes it prompt and visible, nobod
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from emep.ledger.service import LedgerService
 from emep.ledger.states import LIVE_ALLOCATION_STATES, YieldCause
 from emep.ledger.store.repository import clock_row
 from emep.ledger.store.tables import Allocation, AllocationGpu, Event, Gpu, Node
 from emep.scheduling.model import GpuState
 from emep.wire.health import Checkup, HealthFinding
+
+if TYPE_CHECKING:
+    from emep.ledger.service import LedgerService
 
 ALWAYS = (
     "gpu_unhealthy",

@@ -12,6 +12,7 @@ from emep.ledger.jobs.evictions import Evictions
 from emep.ledger.nodes.failure_checks import clear_checks
 from emep.ledger.states import LIVE_ALLOCATION_STATES, YieldCause
 from emep.ledger.store.database import LostRaceError, Transaction
+from emep.ledger.store.node_rows import PATCHABLE
 from emep.ledger.store.repository import current_allocation, get_job, get_node
 from emep.ledger.store.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node
 from emep.ledger.store.views import node_views
@@ -20,8 +21,6 @@ from emep.wire.nodes import NodeView
 from emep.wire.operations import NodePatch
 
 _LIVE = [state.value for state in LIVE_ALLOCATION_STATES]
-PATCHABLE = ("pool", "rack", "block", "labels", "network_bandwidth_gbps")
-"""Fields of a node that an operator may set over what its agent says."""
 
 
 class Drains:

@@ -10,10 +10,10 @@ from sqlalchemy import delete, func, select
 from emep.ledger.allocations.lifecycle import AllocationLifecycle
 from emep.ledger.context import LedgerContext
 from emep.ledger.jobs.outcomes import JobOutcomes
-from emep.ledger.nodes.drains import PATCHABLE
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState, YieldCause
 from emep.ledger.store.database import Transaction
 from emep.ledger.store.findings import run_safely
+from emep.ledger.store.node_rows import PATCHABLE
 from emep.ledger.store.repository import get_allocation, get_job, get_node, node_allocations
 from emep.ledger.store.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Node
 from emep.ledger.store.views import node_views

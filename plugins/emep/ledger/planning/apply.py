@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import insert, select, update
 
 from emep.ledger.allocations.lifecycle import release_holds
-from emep.ledger.service import LedgerService
 from emep.ledger.states import AllocationEvent, AllocationState, CheckState, JobEvent, YieldCause
 from emep.ledger.store.audit_log import LABELS, job_words
 from emep.ledger.store.database import Transaction
@@ -24,6 +23,9 @@ from emep.ledger.store.repository import chunks, current_allocation, get_job
 from emep.ledger.store.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node
 from emep.scheduling.model import GpuId, GpuState, Hold, Plan, Preempt, Reason, ReasonCode, Reject, Start
 from emep.wire.base import JobState
+
+if TYPE_CHECKING:
+    from emep.ledger.service import LedgerService
 
 log = logging.getLogger(__name__)
 MAX_CODES = 250

@@ -15,7 +15,7 @@ from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState
 from emep.ledger.store.job_rows import JOB_WIDTH, as_text, job_columns, job_of_row
 from emep.ledger.store.repository import only
 from emep.ledger.store.tables import Allocation, AllocationGpu, Gpu, Job
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.scheduling import model
 
 _ALLOCATION_COLUMNS = (

@@ -13,6 +13,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sqlalchemy import func, or_, select, update
 from sqlalchemy.exc import IntegrityError, OperationalError
@@ -20,14 +21,16 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from emep.ledger.planning.apply import Effects
 from emep.ledger.planning.snapshot import LedgerSnapshot
 from emep.ledger.planning.snapshot_cache import Mirror
-from emep.ledger.service import LedgerService
 from emep.ledger.store.database import Transaction
 from emep.ledger.store.tables import Clock, Lock
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.scheduling.collection import no_collection
 from emep.scheduling.model import Plan, Reason, Snapshot
 from emep.scheduling.plan import plan
 from emep.wire.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from emep.ledger.service import LedgerService
 
 log = logging.getLogger(__name__)
 PlanFunction = Callable[[Snapshot, Policy, float], Plan]

@@ -9,17 +9,20 @@ import socket
 import threading
 import time
 import uuid
+from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from emep.ledger.planning.planner import Planner
 from emep.ledger.planning.runner_health import Health, HealthRecord, failure_code
-from emep.ledger.service import LedgerService
 from emep.ledger.store.repository import clock_row
 from emep.ledger.store.tables import Job
 from emep.wire.base import JobState
 from emep.wire.errors import EmepError
+
+if TYPE_CHECKING:
+    from emep.ledger.service import LedgerService
 
 log = logging.getLogger(__name__)
 REPLAN_SECONDS = 10.0

@@ -19,7 +19,7 @@ from emep.ledger.store.job_rows import job_columns, job_of_row
 from emep.ledger.store.node_rows import read_nodes
 from emep.ledger.store.repository import clock_row, only
 from emep.ledger.store.tables import Job, Usage
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.scheduling import model
 from emep.scheduling.history import DurationHistory
 from emep.wire.base import JobState

@@ -31,7 +31,7 @@ from emep.ledger.store.job_rows import job_of_row
 from emep.ledger.store.node_rows import read_nodes, read_unschedulable
 from emep.ledger.store.repository import clock_row
 from emep.ledger.store.tables import Event
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.scheduling import model
 from emep.scheduling.collection import no_collection
 from emep.scheduling.planner import IncrementalPlanner as Core

@@ -18,7 +18,7 @@ from emep.ledger.policies.versions import digest_of, keep_version
 from emep.ledger.shares.entities import parse_entity
 from emep.ledger.store.database import Database
 from emep.ledger.store.tables import FairShareOverride
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.wire.errors import EmepError
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from emep.policy import Policy, PolicyError, default_policy, load_policy
+from emep.policy import PolicyError, default_policy, load_policy
+from emep.policy.model import Policy
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS = 2.0

@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from emep.ledger.store.database import Database, Transaction
 from emep.ledger.store.tables import Event, PolicyVersion
-from emep.policy import Policy, parse_policy
+from emep.policy import parse_policy
+from emep.policy.model import Policy
 
 
 def digest_of(policy: Policy) -> str:

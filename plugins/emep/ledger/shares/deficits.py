@@ -9,7 +9,7 @@ from emep.ledger.policies.effective import with_overrides
 from emep.ledger.shares.usage import decay, decayed_charge
 from emep.ledger.states import LIVE_ALLOCATION_STATES
 from emep.ledger.store.tables import Allocation, FairShareOverride, Job, Usage
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.scheduling.fair_share import FairTree
 from emep.scheduling.model import UsageRecord
 from emep.wire.base import JobState

@@ -17,7 +17,7 @@ from emep.ledger.states import LIVE_ALLOCATION_STATES
 from emep.ledger.store.database import Transaction
 from emep.ledger.store.tables import Allocation, FairShareOverride, Job, Usage
 from emep.ledger.store.views import to_datetime
-from emep.policy import Policy, ProjectPolicy
+from emep.policy.model import Policy, ProjectPolicy
 from emep.wire.base import JobState
 from emep.wire.errors import NotFoundError
 from emep.wire.operations import FairShareView, OverrideView

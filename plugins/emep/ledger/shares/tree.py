@@ -10,7 +10,7 @@ from typing import Literal, cast
 
 from emep.ledger.shares.entities import QUEUE_PREFIX
 from emep.ledger.shares.usage import decayed_charge
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.scheduling.fair_share import Entity, FairTree
 from emep.wire.operations import ShareView
 

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Text, cast
 
 from emep.ledger.store.tables import Job
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.scheduling import model
 
 EARLIER_TRY = "an earlier try of its task, from which it resumes, to end"

@@ -15,6 +15,9 @@ from emep.ledger.store.repository import only
 from emep.ledger.store.tables import Allocation, AllocationNode, Gpu, Node
 from emep.scheduling import model
 
+PATCHABLE = ("pool", "rack", "block", "labels", "network_bandwidth_gbps")
+"""Fields of a node that an operator may set over what its agent says."""
+
 _GPU_STATES = {state.value: state for state in model.GpuState}
 _NODE_COLUMNS = (
     Node.name,

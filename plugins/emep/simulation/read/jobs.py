@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.scheduling.model import Job
 from emep.simulation.read.cells import Row, read_table
 from emep.simulation.read.errors import InputError

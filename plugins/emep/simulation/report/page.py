@@ -8,7 +8,7 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.scheduling.model import Node
 from emep.simulation.report.charts import Curve, average_by_bin, chart
 from emep.simulation.report.gantt import gantt

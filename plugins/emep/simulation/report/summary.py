@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.simulation.run.recording import Outcome, Recording, State
 
 Summary = dict[str, Any]

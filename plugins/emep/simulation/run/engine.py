@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.scheduling.model import Node, Reservation, Snapshot
 from emep.scheduling.plan import plan
 from emep.simulation.read.failures import Failure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.scheduling.model import Node
 from emep.simulation.read.failures import Failure
 from emep.simulation.read.jobs import JobSpec

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.scheduling.cluster.index import ClusterIndex
 from emep.scheduling.model import Allocation, Hold, Job, Node, Plan, UsageRecord
 from emep.scheduling.planner import IncrementalPlanner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from emep.policy import Policy
+from emep.policy.model import Policy
 from emep.scheduling.history import DurationHistory, Kind, kind_of
 from emep.scheduling.model import Allocation, GpuId, Job, Node, Placement, UsageRecord
 from emep.simulation.read.jobs import JobSpec
