@@ -11,7 +11,6 @@ import pytest
 from tests.builders.emep_server import AGENT_SECRET, EmepServer
 from tests.cli.conftest import Emep
 
-from emep.cli import COMMANDS
 from emep.client import EmepClient, agent_token
 from emep.wire.jobs import JobRequest
 from emep.wire.nodes import GpuReport, NodeRequest
@@ -138,7 +137,7 @@ def test_every_command_explains_itself(emep: Emep) -> None:
 
 
 def test_read_commands_import_no_airflow() -> None:
-    modules = [COMMANDS[command.split()[0]][0] for command in [*READ, "explain"]]
+    modules = [f"emep.cli.commands.{command.split()[0]}" for command in [*READ, "explain"]]
     code = (
         f"import sys, importlib\nfor name in {modules!r}: importlib.import_module(name)\n"
         "import emep.client\n"

@@ -9,7 +9,7 @@ from tests.builders.emep_server import EmepServer
 from tests.cli.conftest import Emep
 
 from emep.cli.commands.policy import changes
-from emep.client import EmepClient, calls
+from emep.client import EmepClient, operator_calls
 
 
 def test_a_valid_file_is_valid(emep: Emep, tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_a_diff_lists_what_would_change(server: EmepServer, emep: Emep, tmp_path
     access = {"EMEP_API_URL": server.url, "EMEP_USERNAME": "viewer", "EMEP_PASSWORD": "viewer-password"}
     path = tmp_path / "p.yaml"
     with EmepClient.from_environment({**access, "HOME": str(tmp_path)}) as client:
-        in_force = client.raw(calls.policy())
+        in_force = client.raw(operator_calls.policy())
     path.write_text(json.dumps(in_force))  # JSON is YAML
     same = emep("policy", "diff", str(path), environment=access)
     assert (same.returncode, same.stdout) == (0, f"{path}: the same as the policy in force\n")

@@ -8,31 +8,25 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": (
-        "emep.cli.commands.demo",
-        "run the main job on an embedded default: Airflow, two agents, real models",
-    ),
-    "submit": (
-        "emep.cli.commands.submit",
-        "start a merge, an evolution, an evaluation or the whole pipeline",
-    ),
-    "queue": ("emep.cli.commands.queue", "list pending and running jobs"),
-    "nodes": ("emep.cli.commands.nodes", "list nodes, their GPUs and their health"),
-    "share": ("emep.cli.commands.share", "show fair shares; set and unset weights over the policy file's"),
-    "history": ("emep.cli.commands.history", "list jobs that have ended"),
-    "explain": ("emep.cli.commands.explain", "say why a job waits, with every term of its score"),
-    "logs": ("emep.cli.commands.logs", "print a job's log"),
-    "cancel": ("emep.cli.commands.cancel", "cancel a job"),
-    "requeue": ("emep.cli.commands.requeue", "put a job back into the queue"),
-    "drain": ("emep.cli.commands.drain", "give a node or a GPU no new work"),
-    "resume": ("emep.cli.commands.resume", "let a node or a GPU take work again"),
-    "dlq": ("emep.cli.commands.dlq", "list, requeue and discard dead letters"),
-    "policy": ("emep.cli.commands.policy", "check a policy file; show what it would change"),
-    "agent": ("emep.cli.commands.agent", "offer this node's GPUs and run what is granted on them"),
-    "simulate": ("emep.cli.commands.simulate", "run a workload through the scheduler in simulated time"),
+COMMANDS: dict[str, str] = {
+    "demo": "run the main job on an embedded default: Airflow, two agents, real models",
+    "submit": "start a merge, an evolution, an evaluation or the whole pipeline",
+    "queue": "list pending and running jobs",
+    "nodes": "list nodes, their GPUs and their health",
+    "share": "show fair shares; set and unset weights over the policy file's",
+    "history": "list jobs that have ended",
+    "explain": "say why a job waits, with every term of its score",
+    "logs": "print a job's log",
+    "cancel": "cancel a job",
+    "requeue": "put a job back into the queue",
+    "drain": "give a node or a GPU no new work",
+    "resume": "let a node or a GPU take work again",
+    "dlq": "list, requeue and discard dead letters",
+    "policy": "check a policy file; show what it would change",
+    "agent": "offer this node's GPUs and run what is granted on them",
+    "simulate": "run a workload through the scheduler in simulated time",
 }
-"""Command -> (module, one line). A module has ``add_arguments`` and ``run``."""
+"""Command -> one line on it. Its module in ``commands`` has ``add_arguments`` and ``run``."""
 
 _WITHOUT_API = frozenset({"simulate"})
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
@@ -45,15 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] not in COMMANDS:
         return _without_command(parser, arguments)
     name, *rest = arguments
+    path = f"{__name__}.commands.{name}"
     try:
-        module = import_module(COMMANDS[name][0])
+        module = import_module(path)
     except ModuleNotFoundError as error:
-        if error.name != COMMANDS[name][0]:
+        if error.name != path:
             raise
         return fail(f"this installation has no command {name}", WRONG_USE)
     command = argparse.ArgumentParser(
         prog=f"emep {name}",
-        description=getattr(module, "DESCRIPTION", COMMANDS[name][1]),
+        description=getattr(module, "DESCRIPTION", COMMANDS[name]),
         epilog=getattr(module, "EPILOG", None),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -116,7 +111,7 @@ def fail(sentence: str, code: int = FAILED) -> int:
 
 def _top_parser() -> argparse.ArgumentParser:
     width = max(map(len, COMMANDS))
-    listing = "\n".join(f"  {name:<{width}}  {line}" for name, (_, line) in COMMANDS.items())
+    listing = "\n".join(f"  {name:<{width}}  {line}" for name, line in COMMANDS.items())
     return argparse.ArgumentParser(
         prog="emep",
         usage="emep COMMAND [options]",

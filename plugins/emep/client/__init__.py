@@ -4,7 +4,7 @@
 imports Airflow. Every failure is an ``EmepError`` whose text is one sentence for people.
 """
 
-from emep.client import calls
+from emep.client import calls, operator_calls
 from emep.client.calls import Call
 from emep.client.clients import AsyncEmepClient, EmepClient
 from emep.client.config import ClientSettings, settings_from_connection, settings_from_environment
@@ -27,6 +27,7 @@ __all__ = [
     "agent_token",
     "calls",
     "lease_token",
+    "operator_calls",
     "settings_from_connection",
     "settings_from_environment",
 ]

@@ -11,20 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from emep.client.call import ANSWER_MARGIN, Call
 from emep.client.call import at as _at
-from emep.client.calls_operate import (
-    dead_letter,
-    dead_letters,
-    discard_dead_letter,
-    drain,
-    fair_share,
-    patch_node,
-    policy,
-    requeue,
-    requeue_dead_letter,
-    resume,
-    set_share,
-    unset_share,
-)
 
 if TYPE_CHECKING:
     from emep.wire.allocations import Completion, Heartbeat, HeartbeatAnswer, LogChunk, LogReceipt
@@ -45,12 +31,7 @@ __all__ = [
     "complete",
     "dag",
     "dag_run",
-    "dead_letter",
-    "dead_letters",
-    "discard_dead_letter",
-    "drain",
     "explain",
-    "fair_share",
     "gone",
     "heartbeat",
     "job",
@@ -61,21 +42,14 @@ __all__ = [
     "lost",
     "node",
     "nodes",
-    "patch_node",
-    "policy",
     "poll",
     "readiness",
     "register_node",
     "report_health",
-    "requeue",
-    "requeue_dead_letter",
-    "resume",
-    "set_share",
     "submit_job",
     "submit_jobs",
     "task_instances",
     "trigger_dag",
-    "unset_share",
 ]
 
 

@@ -48,16 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry the action out."""
-    from emep.client import calls
+    from emep.client import operator_calls
 
     if args.action == "list":
         with connect(args) as client:
-            first = calls.dead_letters(args.state, limit=min(args.limit, 1000))
+            first = operator_calls.dead_letters(args.state, limit=min(args.limit, 1000))
             return _list(args, *all_pages(client, first, args.limit))
     if args.action == "requeue":
-        call = calls.requeue_dead_letter(args.job, args.reason)
+        call = operator_calls.requeue_dead_letter(args.job, args.reason)
         return act(args, call, lambda letter: queued_again(letter["job"]))
-    call = calls.discard_dead_letter(args.job, args.reason)
+    call = operator_calls.discard_dead_letter(args.job, args.reason)
     return act(args, call, lambda letter: f"the dead letter of job {letter['id']} is discarded")
 
 

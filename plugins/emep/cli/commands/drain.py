@@ -38,11 +38,11 @@ def parse_target(text: str) -> tuple[str, int | None]:
 
 def run(args: argparse.Namespace) -> int:
     """Drain it and say what is left there."""
-    from emep.client import calls
+    from emep.client import operator_calls
 
     name, gpu = parse_target(args.target)
     with connect(args) as client:
-        node = change(client, name, calls.drain(name, gpu, now=args.now, reason=args.reason))
+        node = change(client, name, operator_calls.drain(name, gpu, now=args.now, reason=args.reason))
     if args.json:
         print_json(node)
         return 0

@@ -33,10 +33,10 @@ def run(args: argparse.Namespace) -> int:
         print(f"{args.file}: valid; queues {', '.join(policy.queues) or 'none'}")
         return 0
     with connect(args) as client:
-        from emep.client import calls
+        from emep.client import operator_calls
 
-        in_force = dict(client.raw(calls.policy()))
-        overrides = client.raw(calls.fair_share())["overrides"]
+        in_force = dict(client.raw(operator_calls.policy()))
+        overrides = client.raw(operator_calls.fair_share())["overrides"]
     in_force.pop("problem", None)
     rows = changes(in_force, _with_overrides(policy, overrides).describe())
     if args.json:

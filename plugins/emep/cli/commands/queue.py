@@ -63,9 +63,9 @@ def run(args: argparse.Namespace) -> int:
 
 def check_queue(client: EmepClient, name: str) -> None:
     """Raises UsageError, which names the queues there are, where ``name`` is none of them."""
-    from emep.client import calls
+    from emep.client import operator_calls
 
-    known = sorted({one["queue"] for one in client.raw(calls.fair_share())["entities"]})
+    known = sorted({one["queue"] for one in client.raw(operator_calls.fair_share())["entities"]})
     if name not in known:
         raise UsageError(f"--queue: there is no queue {name!r}; there are {', '.join(known)}")
 

@@ -21,9 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Requeue the job and say what becomes of it."""
-    from emep.client import calls
+    from emep.client import operator_calls
 
-    return act(args, calls.requeue(args.job, args.reason), _outcome)
+    return act(args, operator_calls.requeue(args.job, args.reason), _outcome)
 
 
 def _outcome(job: dict[str, Any]) -> str:

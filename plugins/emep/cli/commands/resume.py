@@ -22,11 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Resume it and say what stays drained."""
-    from emep.client import calls
+    from emep.client import operator_calls
 
     name, gpu = parse_target(args.target)
     with connect(args) as client:
-        node = change(client, name, calls.resume(name, gpu, reason=args.reason))
+        node = change(client, name, operator_calls.resume(name, gpu, reason=args.reason))
     if args.json:
         print_json(node)
         return 0

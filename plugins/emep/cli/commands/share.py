@@ -43,21 +43,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show the shares, or change one."""
-    from emep.client import calls
+    from emep.client import operator_calls
 
     if args.action == "set":
         weight = parse_weight(args.weight)
-        return act(args, calls.set_share(args.entity, weight, args.reason), _is_set)
+        return act(args, operator_calls.set_share(args.entity, weight, args.reason), _is_set)
     if args.action == "unset":
         with connect(args) as client:
-            client.raw(calls.unset_share(args.entity, args.reason))
+            client.raw(operator_calls.unset_share(args.entity, args.reason))
         if args.json:
             print_json({"entity": args.entity, "override": None})
         else:
             print(f"{args.entity} has the policy file's weight again")
         return 0
     with connect(args) as client:
-        document = client.raw(calls.fair_share())
+        document = client.raw(operator_calls.fair_share())
     return _show(args, document)
 
 
