@@ -31,8 +31,8 @@ from engines.supervisor.result import (
     result_path,
     write_result,
 )
+from engines.supervisor.scratch import Scratch, hide_from_own_user
 from engines.supervisor.spec import check_spec
-from engines.supervisor_scratch import Scratch, hide_from_own_user
 
 GRACE_SECONDS = 120.0
 """For a checkpoint where nobody says how long; ``EMEP_GRACE_SECONDS`` overrides."""

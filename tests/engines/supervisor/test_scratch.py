@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.supervisor_scratch import Scratch
+from engines.supervisor.scratch import Scratch
 
 SOURCE = Path(__file__).parents[3] / "include" / "engines" / "supervisor_scratch.py"
 PYTHON = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
