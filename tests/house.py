@@ -74,12 +74,12 @@ def measure() -> Iterator[Figure]:
 
 
 LIMITS = {
-    "chain": 26,
-    "circle": 4,
-    "folder": 56,
+    "chain": 18,
+    "circle": 3,
+    "folder": 18,
     "module": 400,
-    "bases": 7,
-    "arguments": 42,
+    "bases": 4,
+    "arguments": 20,
     "pronouns": 143,
     "silent packages": 11,
 }

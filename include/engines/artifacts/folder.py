@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from engines.artifacts.store import Keys, canonical_json, digest_file, digest_folder
-from engines.confinement import check_read
+from engines.confinement.process import check_read
 from engines.contract import BadInputError, Output
 
 _NAME_MAX, _PATH_MAX = 255, 4096

@@ -17,13 +17,13 @@ from engines.evaluation.prompting import Prompting
 from engines.evaluation.settings import text
 from engines.merge.plan.architecture import architecture, layer_count
 from engines.merge.plan.digests import digest_headers
+from engines.merge.plan.estimate import estimate
 from engines.merge.plan.plan import make_plan, open_models
 from engines.merge.plan.planned import MergePlan
 from engines.merge.plan.vocabulary import vocabulary_file
 from engines.merge.ranges import check_ranges
 from engines.merge.recipe.parse import load_recipe, parse_recipe, start_values, substitute
 from engines.merge.recipe.wording import check_keys, wrong
-from engines.merge.run.command import estimate
 from engines.tensor.layout import ModelLayout, read_layout
 
 _FIELDS = ("recipe", "models", "tasks", "report_tasks", "baseline", *PROMPT_FIELDS, "strict", "expectations")

@@ -29,13 +29,13 @@ from engines.merge.methods import Base, Parameter, Scope
 from engines.merge.methods.task_vectors import ZERO_WEIGHT
 from engines.merge.plan.architecture import ModelView, architecture, belongs_to_first, split_name
 from engines.merge.plan.groups import Group, layer_groups
+from engines.merge.plan.output_config import output_config
 from engines.merge.plan.planned import MergePlan, PlannedInput, PlannedTensor
 from engines.merge.plan.vocabulary import check_vocabularies
 from engines.merge.quantisation import check_config_is_plain, check_tensors_are_plain
 from engines.merge.recipe.data import Parameters, Recipe
 from engines.merge.recipe.references import ModelRef
 from engines.merge.recipe.wording import wrong
-from engines.merge.run.output_config import output_config
 from engines.tensor.dtypes import BY_NAME, promote
 from engines.tensor.layout import ModelLayout, TensorInfo, read_layout, read_model_config
 

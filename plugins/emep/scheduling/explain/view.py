@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from emep.policy.model import Policy
 from emep.scheduling.cluster.index import ClusterIndex
@@ -12,9 +12,11 @@ from emep.scheduling.cluster.occupancy import Occupancy
 from emep.scheduling.fair_share import FairTree
 from emep.scheduling.model import Job
 from emep.scheduling.pending import Blocked
-from emep.scheduling.plan_state import PlanState
 from emep.scheduling.quota import Holdings
 from emep.scheduling.request import Request
+
+if TYPE_CHECKING:
+    from emep.scheduling.plan_state import PlanState
 
 
 class PreemptionLimits(Protocol):

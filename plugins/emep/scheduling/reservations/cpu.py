@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from emep.scheduling.cluster.arrays import BoolArray, IntArray
 from emep.scheduling.cluster.hosts import HostRoom
 from emep.scheduling.cluster.index import ClusterIndex
 from emep.scheduling.model import Job
-from emep.scheduling.plan_state import PlanState
 from emep.scheduling.request import Request
 from emep.scheduling.reservations.profile import TIME_TOLERANCE
+
+if TYPE_CHECKING:
+    from emep.scheduling.plan_state import PlanState
 
 
 def place_cpu_job(
