@@ -54,7 +54,7 @@ def _weight_rules() -> list[Any]:
 
 def _links() -> list[Any]:
     """Links from a task to its job and its job's log."""
-    from emep.airflow.links import LINKS
+    from emep.operators.links import LINKS
 
     return list(LINKS)
 

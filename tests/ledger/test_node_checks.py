@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.builders.ledger import START, Bench, events
 
-from emep.ledger.nodes.blame import to_blame
+from emep.ledger.failing_nodes.blame import to_blame
 from emep.policy import parse_policy
 from emep.wire.base import JobState
 from emep.wire.jobs import JobView

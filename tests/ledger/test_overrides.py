@@ -14,10 +14,10 @@ from tests.builders.ledger import Bench
 from emep.ledger.policies.effective import EffectivePolicy
 from emep.ledger.policies.versions import digest_of
 from emep.ledger.service import LedgerService
-from emep.ledger.shares.entities import parse_entity
 from emep.ledger.store.tables import Event, FairShareOverride, PolicyVersion
 from emep.policy import parse_policy
 from emep.policy.load import parse_policy_text
+from emep.wire.entities import parse_entity
 from emep.wire.errors import InvalidError, NotFoundError
 from emep.wire.operations import ShareView
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.builders.ledger import SPEC, Bench
 
-from emep.ledger.jobs.pending_bound import KNOWN_SECONDS
+from emep.ledger.caches.pending_bound import KNOWN_SECONDS
 from emep.ledger.jobs.validation import Submitter
 from emep.policy.load import parse_policy_text
 from emep.wire.base import JobState

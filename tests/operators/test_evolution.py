@@ -6,9 +6,9 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from tests.builders.jobs import job_view
 
-from emep.dagkit.conf import refuse_unknown_fields
 from emep.operators.evolution import NOTHING, AskOperator, CandidatesOperator
-from emep.operators.outcome import outcome_of
+from emep.operators.run_conf import refuse_unknown_fields
+from emep.triggers.outcome import outcome_of
 
 
 def test_a_generation_that_the_run_does_not_ask_for_skips_itself():
@@ -22,8 +22,9 @@ def test_a_generation_of_a_recipe_with_nothing_to_search_skips_itself(monkeypatc
 
     monkeypatch.setattr(inputs, "data_root", lambda: None)
     recipe = "merge_method: linear\nmodels:\n- {model: a, parameters: {weight: 1}}\n"
+    ask = AskOperator(task_id="ask", generation=0, nothing_to_search=inputs.nothing_to_search)
     with pytest.raises(AirflowSkipException, match="nothing to search"):
-        AskOperator(task_id="ask", generation=0).execute({"params": {"generations": 3, "recipe": recipe}})
+        ask.execute({"params": {"generations": 3, "recipe": recipe}})
 
 
 def test_a_batch_without_candidates_needs_no_allocation():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tests.builders.jobs import job_view
 
-from emep.operators.outcome import outcome_of
+from emep.triggers.outcome import outcome_of
 
 RESULT = {"status": "done", "metrics": {"batches": [[0, 1], [2]], "best": None}, "outputs": {}}
 

@@ -81,7 +81,7 @@ def context(cursor: Any = None) -> Any:
 
 
 async def test_a_bad_gpu_ends_the_watch_with_a_batch_and_the_cursor_for_the_next(api, inbox):
-    cursor = check_up(api.runtime.ledger, None).cursor
+    cursor = check_up(api.runtime.ledger.context, None).cursor
     watch = asyncio.create_task(fired(trigger(since=cursor)))
     await asyncio.to_thread(report, api, 2)
     assert isinstance(await watch, TaskSuccessEvent)
@@ -95,7 +95,7 @@ async def test_a_bad_gpu_ends_the_watch_with_a_batch_and_the_cursor_for_the_next
 
 @pytest.mark.parametrize(("drain", "state"), [(True, "drained"), (False, "healthy")])
 async def test_a_gpu_that_was_bad_stays_out_only_where_the_run_asks_for_it(api, inbox, drain, state):
-    cursor = check_up(api.runtime.ledger, None).cursor
+    cursor = check_up(api.runtime.ledger.context, None).cursor
     await asyncio.to_thread(report, api, 2)
     await fired(trigger(since=cursor, drain_unhealthy=drain))
     await asyncio.to_thread(report, api, times=3)

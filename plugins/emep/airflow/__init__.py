@@ -1,1 +1,1 @@
-"""EMEP's hooks in Airflow itself: cluster policy, listener, links, priority weights."""
+"""EMEP's hooks in Airflow itself: cluster policy, listener, priority weights."""

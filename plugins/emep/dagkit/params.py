@@ -2,8 +2,8 @@
 
 The form and the API take the same fields (docs/submit.md). A value that breaks a Param's schema is refused
 when the run is created; a field that no Param knows is refused by the run's first task
-(``emep.dagkit.conf``). Airflow opens the section of the fields that name none, and no other: in it is what a
-run cannot do without.
+(``emep.operators.run_conf``). Airflow opens the section of the fields that name none, and no other: in it is
+what a run cannot do without.
 """
 
 from __future__ import annotations

@@ -113,6 +113,7 @@ def generation(number: int) -> tuple[FairShareGpuOperator, FairShareGpuOperator]
         ask = AskOperator(
             task_id="ask",
             generation=number,
+            nothing_to_search=inputs.nothing_to_search,
             input=inputs.ask_input(generation=number),
             output_uri=inputs.output_uri(name="search"),
             **cpu_resources(max_duration="1h"),

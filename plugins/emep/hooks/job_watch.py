@@ -13,6 +13,7 @@ import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -188,4 +189,5 @@ async def _cursor_now(client: AsyncEmepClient) -> int:
 
 
 def _import_heavy_modules() -> None:
-    pass
+    for name in ("emep.client", "emep.wire.documents"):
+        import_module(name)

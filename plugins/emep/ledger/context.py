@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from emep.ledger.airflow_pools.pools import Pools
-from emep.ledger.allocations.known_leases import KnownLeases
-from emep.ledger.jobs.pending_bound import PendingBound
-from emep.ledger.nodes.known_nodes import KnownNodes
+from emep.ledger.caches.known_leases import KnownLeases
+from emep.ledger.caches.known_nodes import KnownNodes
+from emep.ledger.caches.pending_bound import PendingBound
 from emep.ledger.policies.effective import EffectivePolicy
 from emep.ledger.store.database import Database
 from emep.policy.model import Policy

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from emep.ledger.allocations.allocations import Allocations
 from emep.ledger.allocations.leases import Leases
-from emep.ledger.allocations.lifecycle import AllocationLifecycle
 from emep.ledger.allocations.logs import Logs
 from emep.ledger.allocations.orders import Orders
 from emep.ledger.context import LedgerContext
@@ -22,6 +21,7 @@ from emep.ledger.jobs.jobs import Jobs
 from emep.ledger.jobs.outcomes import JobOutcomes
 from emep.ledger.jobs.submission import Submissions
 from emep.ledger.jobs.validation import JobValidator
+from emep.ledger.lifecycle.allocation import AllocationLifecycle
 from emep.ledger.nodes.drains import Drains
 from emep.ledger.nodes.nodes import Nodes
 from emep.ledger.shares.shares import Shares

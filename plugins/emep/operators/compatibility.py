@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
-from emep.dagkit.conf import refuse_idle_gpus, refuse_unknown_fields
 from emep.operators.fair_share import FairShareGpuOperator
-from emep.operators.outcome import Outcome
+from emep.operators.run_conf import refuse_idle_gpus, refuse_unknown_fields
+from emep.triggers.outcome import Outcome
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

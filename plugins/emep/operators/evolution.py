@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
@@ -21,11 +22,17 @@ class AskOperator(FairShareGpuOperator):
     """Asks for a generation's candidates; the XCom is their batches, for mapped tasks.
 
     It skips itself, and by the trigger rules all after it, in a generation that the run does not ask for, and
-    where the recipe has nothing to search.
+    where ``nothing_to_search`` is true of the run's Params.
     (The first task of the run skips those at once; this is for tasks that somebody has cleared.)
     """
 
-    def __init__(self, *, generation: int, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        generation: int,
+        nothing_to_search: Callable[[Mapping[str, Any]], bool] | None = None,
+        **kwargs: Any,
+    ) -> None:
         defaults: dict[str, Any] = {
             "engine": "evolve_ask",
             "return_field": "metrics.batches",
@@ -34,14 +41,13 @@ class AskOperator(FairShareGpuOperator):
         }
         super().__init__(**{**defaults, **kwargs})
         self.generation = generation
+        self.nothing_to_search = nothing_to_search
 
     def execute(self, context: Context) -> Any:
         """Skip, or ask. Raises as FairShareGpuOperator does."""
-        from emep.dagkit.inputs import nothing_to_search
-
         if self.generation >= context["params"]["generations"]:
             raise AirflowSkipException(f"The run asks for {context['params']['generations']} generations.")
-        if nothing_to_search(context["params"]):
+        if self.nothing_to_search and self.nothing_to_search(context["params"]):
             raise AirflowSkipException("The recipe has nothing to search.")
         return super().execute(context)
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from emep.airflow.links import LINKS
 from emep.hooks.emep import DEFAULT_CONNECTION, client
 from emep.operators.asking import AsksForGpus, engine_spec, on_one_node
 from emep.operators.job_arguments import OPERATOR_FIELDS, retries_by_policy, takes_job_fields
-from emep.operators.outcome import Outcome, outcome_of
+from emep.operators.links import LINKS
 from emep.triggers.job import JobTrigger, describe, labels
 from emep.triggers.log_stream import LogStream
+from emep.triggers.outcome import Outcome, outcome_of
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

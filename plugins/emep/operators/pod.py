@@ -15,14 +15,14 @@ from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperato
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from emep.airflow.links import LINKS
 from emep.hooks.emep import DEFAULT_CONNECTION, client
 from emep.kubernetes.manifest import SPEC_FOLDER, SPEC_KEY, PodPlan, build_pod
 from emep.operators.asking import AsksForGpus, engine_spec, on_one_node
 from emep.operators.job_arguments import OPERATOR_FIELDS, retries_by_policy, takes_job_fields
-from emep.operators.outcome import outcome_of
+from emep.operators.links import LINKS
 from emep.operators.pod_parts import PLACEHOLDER, as_json, gpus_of, placeholder_lease
 from emep.triggers.log_stream import LogStream
+from emep.triggers.outcome import outcome_of
 from emep.triggers.pod import PodTrigger
 
 if TYPE_CHECKING:

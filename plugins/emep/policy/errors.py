@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-
 PathPart = str | int
 Path = tuple[PathPart, ...]
 
@@ -34,12 +31,3 @@ def format_path(path: Path) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
-
-
-def suggest(word: str, valid: Iterable[str]) -> str:
-    """The end of a sentence about an unknown word: the nearest valid one, else all of them."""
-    choices = list(valid)
-    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {near[0]!r}?"
-    return f"use one of {', '.join(choices)}" if choices else "there are none"

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from emep.policy.errors import suggest
 from emep.policy.sections import (
     ClassRestriction,
     HealthPolicy,
@@ -24,6 +23,7 @@ from emep.policy.sections import (
     SimulationPolicy,
     UserPolicy,
 )
+from emep.wire.suggest import suggest
 
 __all__ = [
     "CLASS_ALIASES",

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from emep.policy.checks import check_policy
-from emep.policy.errors import suggest
 from emep.policy.model import (
     CLASS_ALIASES,
     ClassRestriction,
@@ -21,6 +20,7 @@ from emep.policy.model import (
 )
 from emep.policy.reading import Value
 from emep.policy.sections import XID_ACTIONS
+from emep.wire.suggest import suggest
 
 ORDERS = ("submit_time", "shortest", "smallest_area")
 OVERTAKING = ("free", "bounded")

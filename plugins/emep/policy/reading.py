@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from emep.policy.errors import Path, PathPart, PolicyError, suggest
+from emep.policy.errors import Path, PathPart, PolicyError
+from emep.wire.suggest import suggest
 from emep.wire.units import parse_duration
 
 T = TypeVar("T")

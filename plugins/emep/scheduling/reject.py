@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from emep.policy.errors import suggest
 from emep.policy.model import Policy
 from emep.scheduling.cluster.arrays import BoolArray, Filter, IntArray
 from emep.scheduling.cluster.hosts import HostRoom, capped
@@ -15,6 +14,7 @@ from emep.scheduling.model import KUBERNETES, RUNTIME_LABEL, Job, RejectCode, Ve
 from emep.scheduling.placement.feasibility import domains_at, fits
 from emep.scheduling.quota import Limit, limits_of
 from emep.scheduling.request import Request
+from emep.wire.suggest import suggest
 from emep.wire.units import count_of, format_memory
 
 

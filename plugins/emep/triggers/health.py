@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
@@ -181,5 +181,5 @@ def _refused(error: Exception) -> bool:
 
 
 def _import_heavy_modules() -> None:
-    with suppress(ImportError):
-        pass
+    for name in ("emep.client", "emep.wire.documents"):
+        import_module(name)

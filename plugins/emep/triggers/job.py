@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
-from emep.operators.outcome import Outcome, outcome_of
 from emep.triggers.log_stream import LogStream
+from emep.triggers.outcome import Outcome, outcome_of
 from emep.triggers.shown_lines import log_files, logger_of, shown
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from emep.policy.errors import suggest
 from emep.wire.errors import InvalidError
+from emep.wire.suggest import suggest
 
 ENGINE_NAMES = (
     "compatibility_check",

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _with_overrides(policy: Policy, overrides: Sequence[Mapping[str, Any]]) -> Policy:
     """The file's policy as it would be in force: weights that operators have set stay over it."""
-    from emep.ledger.shares.entities import parse_entity
+    from emep.wire.entities import parse_entity
 
     names = {parse_entity(one["entity"]): float(one["weight"]) for one in overrides}
     usable = {

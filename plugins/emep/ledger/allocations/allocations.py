@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from sqlalchemy import Table, bindparam, func, select, update
 
-from emep.ledger.allocations.lifecycle import AllocationLifecycle
 from emep.ledger.context import LedgerContext
 from emep.ledger.jobs.outcomes import EXIT_DONE, EXIT_PREEMPTED, JobOutcomes, as_ended, sentence_of
+from emep.ledger.lifecycle.allocation import AllocationLifecycle
 from emep.ledger.states import (
     LIVE_ALLOCATION_STATES,
     AllocationEvent,

@@ -8,8 +8,8 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from emep.ledger.allocations.environment import engine_environment
-from emep.ledger.allocations.lifecycle import AllocationLifecycle
 from emep.ledger.context import LedgerContext
+from emep.ledger.lifecycle.allocation import AllocationLifecycle
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState
 from emep.ledger.store.database import Transaction
 from emep.ledger.store.ids import lease_token

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from sqlalchemy import and_, or_, select
 
-from emep.ledger.allocations.lifecycle import AllocationLifecycle, release_holds
 from emep.ledger.context import LedgerContext
+from emep.ledger.failing_nodes.failure_checks import end_cool_down
 from emep.ledger.housekeeping.absences import Absences
 from emep.ledger.housekeeping.reconcile import TaskReconciler
 from emep.ledger.jobs.burial import bury
 from emep.ledger.jobs.outcomes import JobOutcomes
-from emep.ledger.nodes.failure_checks import end_cool_down
+from emep.ledger.lifecycle.allocation import AllocationLifecycle, release_holds
 from emep.ledger.nodes.nodes import NO_REPORT, REPORTED, Nodes
 from emep.ledger.states import (
     LIVE_ALLOCATION_STATES,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from emep.ledger.allocations.lifecycle import AllocationLifecycle
 from emep.ledger.jobs.outcomes import JobOutcomes
+from emep.ledger.lifecycle.allocation import AllocationLifecycle
 from emep.ledger.states import AllocationEvent, YieldCause
 from emep.ledger.store.database import Transaction
 from emep.ledger.store.tables import Allocation, Job

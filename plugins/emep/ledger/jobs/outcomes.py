@@ -14,10 +14,10 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
-from emep.ledger.allocations.lifecycle import AllocationLifecycle, release_holds
 from emep.ledger.context import LedgerContext
+from emep.ledger.failing_nodes.failure_checks import note_failure, note_success
 from emep.ledger.jobs.burial import bury
-from emep.ledger.nodes.failure_checks import note_failure, note_success
+from emep.ledger.lifecycle.allocation import AllocationLifecycle, release_holds
 from emep.ledger.states import AllocationEvent, JobEvent, YieldCause
 from emep.ledger.store.database import Transaction
 from emep.ledger.store.job_rows import model_job

@@ -14,12 +14,12 @@ from sqlalchemy import Table, insert, inspect, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from emep.ledger.caches.pending_bound import too_many
 from emep.ledger.context import LedgerContext
-from emep.ledger.jobs.pending_bound import too_many
 from emep.ledger.jobs.repeats import check_repeat
 from emep.ledger.jobs.take_over import of_earlier_try, take_over
-from emep.ledger.jobs.tries import answer_letters, avoid_nodes, hold_back
 from emep.ledger.jobs.validation import JobValidator, Key, Prepared, Submitter, like_a_row
+from emep.ledger.lifecycle.tries import answer_letters, avoid_nodes, hold_back
 from emep.ledger.store.database import Transaction
 from emep.ledger.store.ids import job_ids
 from emep.ledger.store.repository import chunks

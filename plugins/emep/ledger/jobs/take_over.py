@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from emep.ledger.jobs.outcomes import LIMITS
 from emep.ledger.jobs.repeats import check_repeat
-from emep.ledger.jobs.tries import same_task
+from emep.ledger.lifecycle.tries import same_task
 from emep.ledger.states import LIVE_JOB_STATES, YieldCause
 from emep.ledger.store.database import Transaction
 from emep.ledger.store.repository import get_job

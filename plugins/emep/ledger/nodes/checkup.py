@@ -7,19 +7,17 @@ decide by itself a moment later: whoever asks makes it prompt and visible, nobod
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
+from emep.ledger.context import LedgerContext
 from emep.ledger.states import LIVE_ALLOCATION_STATES, YieldCause
 from emep.ledger.store.repository import clock_row
 from emep.ledger.store.tables import Allocation, AllocationGpu, Event, Gpu, Node
 from emep.scheduling.model import GpuState
 from emep.wire.health import Checkup, HealthFinding
-
-if TYPE_CHECKING:
-    from emep.ledger.service import LedgerService
 
 ALWAYS = (
     "gpu_unhealthy",
@@ -46,15 +44,15 @@ USED_UP = "requeues_used_up"
 PAGE = 500
 
 
-def check_up(ledger: LedgerService, since: int | None, limit: int = PAGE) -> Checkup:
+def check_up(context: LedgerContext, since: int | None, limit: int = PAGE) -> Checkup:
     """What the hardware's watch has found after the event ``since`` (None: from now on), oldest first."""
-    policy, now = ledger.context.policy, ledger.context.now
-    with ledger.context.database.read() as session:
+    policy, now = context.policy, context.now
+    with context.database.read() as session:
         newest = clock_row(session)[0]
         after = newest if since is None or since > newest else since
         rows = session.scalars(_findings(after, newest).limit(limit)).all()
         cursor = rows[-1].id if len(rows) == limit else newest
-        silent_before = now - ledger.context.alive_for()
+        silent_before = now - context.alive_for()
         silent = select(Node.name).where(or_(Node.has_left, Node.last_report_at < silent_before))
         return Checkup(
             findings=[_finding(row) for row in rows],

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import select
 
 from emep.ledger.context import LedgerContext
+from emep.ledger.failing_nodes.failure_checks import clear_checks
 from emep.ledger.jobs.evictions import Evictions
-from emep.ledger.nodes.failure_checks import clear_checks
 from emep.ledger.states import LIVE_ALLOCATION_STATES, YieldCause
 from emep.ledger.store.database import LostRaceError, Transaction
 from emep.ledger.store.node_rows import PATCHABLE

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from sqlalchemy import delete, func, select
 
-from emep.ledger.allocations.lifecycle import AllocationLifecycle
 from emep.ledger.context import LedgerContext
 from emep.ledger.jobs.outcomes import JobOutcomes
+from emep.ledger.lifecycle.allocation import AllocationLifecycle
 from emep.ledger.states import LIVE_ALLOCATION_STATES, AllocationState, YieldCause
 from emep.ledger.store.database import Transaction
 from emep.ledger.store.findings import run_safely

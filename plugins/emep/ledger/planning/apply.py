@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import insert, select, update
 
-from emep.ledger.allocations.lifecycle import release_holds
+from emep.ledger.lifecycle.allocation import release_holds
 from emep.ledger.states import AllocationEvent, AllocationState, CheckState, JobEvent, YieldCause
 from emep.ledger.store.audit_log import LABELS, job_words
 from emep.ledger.store.database import Transaction

@@ -15,10 +15,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from emep.ledger.policies.source import PolicyProblem
 from emep.ledger.policies.versions import digest_of, keep_version
-from emep.ledger.shares.entities import parse_entity
 from emep.ledger.store.database import Database
 from emep.ledger.store.tables import FairShareOverride
 from emep.policy.model import Policy
+from emep.wire.entities import parse_entity
 from emep.wire.errors import EmepError
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 
 from emep.ledger.context import LedgerContext
 from emep.ledger.policies.effective import is_effective
-from emep.ledger.shares.entities import EntityName, parse_entity
 from emep.ledger.shares.tree import Held, ShareTree
 from emep.ledger.shares.usage import decay
 from emep.ledger.states import LIVE_ALLOCATION_STATES
@@ -19,6 +18,7 @@ from emep.ledger.store.tables import Allocation, FairShareOverride, Job, Usage
 from emep.ledger.store.views import to_datetime
 from emep.policy.model import Policy, ProjectPolicy
 from emep.wire.base import JobState
+from emep.wire.entities import EntityName, parse_entity
 from emep.wire.errors import NotFoundError
 from emep.wire.operations import FairShareView, OverrideView
 

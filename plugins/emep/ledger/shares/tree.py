@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from emep.ledger.shares.entities import QUEUE_PREFIX
 from emep.ledger.shares.usage import decayed_charge
 from emep.policy.model import Policy
 from emep.scheduling.fair_share import Entity, FairTree
+from emep.wire.entities import QUEUE_PREFIX
 from emep.wire.operations import ShareView
 
 Leaf = tuple[str, str, str]

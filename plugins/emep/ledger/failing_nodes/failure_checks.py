@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from emep.ledger.nodes.blame import recipe_of, task_key, to_blame
+from emep.ledger.failing_nodes.blame import recipe_of, task_key, to_blame
 from emep.ledger.states import CheckState
 from emep.ledger.store.tables import Allocation, Job, Node
 from emep.ledger.store.transaction import Transaction

@@ -8,7 +8,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from emep.ledger.context import LedgerContext
-from emep.ledger.jobs.tries import let_go
+from emep.ledger.lifecycle.tries import let_go
 from emep.ledger.shares.usage import decay, decayed_charge
 from emep.ledger.states import ASKER_STARTS, AllocationEvent, JobEvent, YieldCause
 from emep.ledger.store.database import Transaction
