@@ -46,10 +46,11 @@ quick: $(STAMP)  ## for the inner loop, about a minute: scheduling, policy, most
 cluster: $(STAMP)  ## a real Kubernetes on this machine (root); ARGS=down, status, prepare or "kubectl ..."
 	$(BIN)/python -m tests.cluster $(or $(ARGS),up)
 
-lint: $(STAMP)  ## ruff, the layers' import rules, how easy the source is to enter
+lint: $(STAMP)  ## ruff, the layers' import rules, dead code, how easy the source is to enter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/vulture
 	$(BIN)/python -m tests.house
 
 types: $(STAMP)  ## mypy, strict on the core

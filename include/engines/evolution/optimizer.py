@@ -1,4 +1,4 @@
-"""Optimizer: ask and tell, state as plain arrays. CMA-ES of the ``cmaes`` library behind it.
+"""The optimizer of a search: ask and tell, with its state as plain arrays. ``cmaes`` computes CMA-ES.
 
 Three traps of that library are closed here: its random generator is not part of its state (so every ask names
 its own seed), NaN silently corrupts its update (refused), and importing the package loads scipy, which takes
@@ -12,29 +12,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 Genes = tuple[float, ...]
 """A point of the unit cube."""
-
-
-class Optimizer(Protocol):
-    """Minimises a function over the unit cube, a population at a time."""
-
-    def ask(self, seed: int) -> list[Genes]:
-        """A population: a pure function of what was told so far and ``seed`` (0 to 2^32 - 1)."""
-        ...
-
-    def tell(self, solutions: Sequence[tuple[Genes, float]]) -> None:
-        """A population's values;
-
-        +inf is worse than all. Raises ValueError for NaN and for another number of them.
-        """
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """All that ``ask`` and ``tell`` depend on, as JSON values."""
-        ...
 
 
 @cache
@@ -55,7 +36,7 @@ def _cma_class() -> Any:
 
 
 class CmaEs:
-    """CMA-ES (Hansen, 1604.00772) on the unit cube.
+    """Minimises a function over the unit cube, a population at a time: CMA-ES (Hansen, 1604.00772).
 
     ``start``: mean of the first population; ``sigma``: its deviation in each direction.
     """
@@ -72,7 +53,7 @@ class CmaEs:
         self._cma = _cma_class()(mean=mean, sigma=sigma, bounds=bounds, population_size=population, seed=0)
 
     def ask(self, seed: int) -> list[Genes]:
-        """See Optimizer."""
+        """A population: a pure function of what was told so far and ``seed`` (0 to 2^32 - 1)."""
         cma = self._cma
         cma.reseed_rng(seed)
         covariance = cma._C.copy()
@@ -82,7 +63,10 @@ class CmaEs:
         return population
 
     def tell(self, solutions: Sequence[tuple[Genes, float]]) -> None:
-        """See Optimizer."""
+        """A population's values; +inf is worse than all.
+
+        Raises ValueError for NaN and for another number of them.
+        """
         import numpy as np
 
         if len(solutions) != self._cma.population_size:
@@ -93,7 +77,7 @@ class CmaEs:
         self._cma.tell([(np.array(genes, dtype=float), float(value)) for genes, value in solutions])
 
     def state(self) -> dict[str, Any]:
-        """See Optimizer."""
+        """All that ``ask`` and ``tell`` depend on, as JSON values."""
         cma = self._cma
         return {
             "name": self.name,

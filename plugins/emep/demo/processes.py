@@ -43,7 +43,6 @@ class Processes:
         self._condition = threading.Condition()
         self._pids: dict[str, int] = {}
         self._ended: dict[str, Ended] = {}
-        self._orders = 0
         self._keeper: subprocess.Popen[bytes] | None = None
         self._listener: threading.Thread | None = None
 

@@ -143,8 +143,6 @@ ALLOCATION_MOVES: Mapping[AllocationState, Mapping[AllocationEvent, AllocationSt
 }
 
 LIVE_JOB_STATES = frozenset(JobState) - ENDED_STATES
-HOLDING_JOB_STATES = frozenset({_S, _R, _Y})
-"""Jobs in these have an allocation that is not over."""
 ASKER_STARTS = frozenset({"kubernetes", "external"})
 """Runtimes whose work is started by its asker."""
 LIVE_ALLOCATION_STATES = frozenset(ALLOCATION_MOVES)

@@ -99,7 +99,7 @@ class Timeline:
             else:
                 break
             begin = place
-        self._take(begin, place, end, gpus)
+        self._take(begin, place, end, gpus)  # noqa: V201 - the else of the inner loop leaves the outer one
         return times[begin]
 
     def take_now(self, gpus: int, duration: float) -> None:

@@ -19,7 +19,7 @@ from engines.merge.plan.architecture import split_name
 from engines.merge.plan.plan import make_plan, open_models
 from engines.merge.plan.planned import MergePlan
 from engines.merge.recipe.parse import parse_recipe
-from engines.merge.run.in_memory import merge_state_dicts
+from engines.merge.run.in_memory import InMemoryMerger
 
 Q = "model.layers.{}.self_attn.q_proj.weight"
 
@@ -172,7 +172,9 @@ def test_a_tensor_whose_weights_are_all_zero_is_the_base_s_and_refused_where_the
         with pytest.raises(BadInputError, match=r"every weight of tensor .* is 0"):
             plan_of(recipe)
         return
-    result = merge_state_dicts({**recipe, "base_model": family["base"]})
+    recipe["base_model"] = family["base"]
+    with InMemoryMerger(recipe) as merger:
+        result = merger.merge(recipe)
     base = read_state(Path(family["base"]))
     for name, tensor in result.items():
         assert torch.equal(tensor, base[name]) == ("mlp" not in name), name

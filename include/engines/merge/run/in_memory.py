@@ -144,14 +144,6 @@ def merge_plan(
     return result
 
 
-def merge_state_dicts(
-    recipe: Mapping[str, Any] | str, *, seed: int = 0, base_folder: Path | None = None
-) -> dict[str, torch.Tensor]:
-    """Merge one recipe into memory; for several of the same models use ``InMemoryMerger``."""
-    with InMemoryMerger(recipe, seed=seed, base_folder=base_folder) as merger:
-        return merger.merge(recipe)
-
-
 def digest_state_dict(tensors: Mapping[str, torch.Tensor]) -> str:
     """SHA-256 over names, types, shapes and bytes in the order of names: equal weights have equal digests."""
     digest = hashlib.sha256()

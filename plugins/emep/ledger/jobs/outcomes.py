@@ -40,8 +40,6 @@ NOT_STARTED = frozenset({126, 127})
 MAX_SENTENCE = 4096
 """Characters kept of an engine's own words; all of them are in its Result."""
 LIMITS = frozenset({YieldCause.TIME_LIMIT, YieldCause.EXECUTION_TIMEOUT})
-UNCOUNTED = frozenset({YieldCause.PREEMPTION, YieldCause.DRAIN})
-"""What EMEP itself asked for, for somebody else's sake."""
 
 
 class Verdict(str, Enum):

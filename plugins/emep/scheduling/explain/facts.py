@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,8 +24,6 @@ class Facts:
     reasons: list[Reason] = field(default_factory=list)
     short: bool = False
     """Whether it does not fit, reservations apart."""
-    blocked_until: float = math.inf
-    """The end of a run that reservations leave room for; inf: any."""
 
 
 class FactFinder:

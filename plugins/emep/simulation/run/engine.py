@@ -151,7 +151,6 @@ class Simulation:
             return
         decided = self._scheduler.plan(self._health.nodes, now, self._work.look(now))
         record = self.recording
-        record.plans += 1
         record.decisions += len(decided.starts) + len(decided.preemptions) + len(decided.rejections)
         for rejected in decided.rejections:
             self._finish(self._work.number(rejected.job_id), State.REJECTED, rejected.message, now)

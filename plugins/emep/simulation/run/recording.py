@@ -85,8 +85,6 @@ class Recording:
     shares: list[SharePoint] = field(default_factory=list)
     decisions: int = 0
     """Starts, preemptions and rejections that the scheduler decided."""
-    plans: int = 0
-    """How often it was asked."""
     end_time: float = 0.0
     """Instant of the last event."""
     _names: dict[str, str] = field(default_factory=dict)
