@@ -148,7 +148,7 @@ def test_killed_work_goes_back_in_the_same_try_with_its_gpus_free_and_a_sentence
     assert holders(bench) == {}
     assert ("requeued", "killed") in events(bench, job)
     assert "SIGKILL" in back.reason or "SIGTERM" in back.reason
-    assert "nobody of EMEP sent" in back.reason
+    assert "EMEP did not send that signal" in back.reason
 
 
 def test_a_kill_says_that_memory_may_have_been_short(bench: Bench) -> None:

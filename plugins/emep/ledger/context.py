@@ -1,4 +1,4 @@
-"""What every component of the ledger is given: the database, the policy in force, the clock, and caches."""
+"""The context that all components of the ledger share: database, policy in force, clock and caches."""
 
 from __future__ import annotations
 

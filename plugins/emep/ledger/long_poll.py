@@ -1,4 +1,4 @@
-"""Who waits for what: wakes asyncio waiters when a job or a node has news, from this API server or another.
+"""Long polls: wakes asyncio waiters when a job or a node has news, from this API server or another.
 
 One reader per process looks for new events, at once after a commit of its own process and every 0.3 s for
 those of others, and wakes exactly those whose topic has an event. Waiting holds no session and no thread.
@@ -69,7 +69,7 @@ class Follower:
 
     @property
     def is_stopping(self) -> bool:
-        """True once waiters should answer what they have and go."""
+        """True once the server stops: waiters should answer with what they have."""
         return self._stopping.is_set()
 
     def start(self) -> None:

@@ -1,7 +1,7 @@
 """The ledger service: one component for each concern, over one database, one policy and one clock.
 
-Every public method of a component is one short transaction; together they are everything that the API, the
-planner and the tick may do.
+Every public method of a component is one short transaction. Together the methods are all that the API, the
+planner and the tick can do to the ledger.
 """
 
 from __future__ import annotations

@@ -169,8 +169,8 @@ def less_plain_tasks(
 ) -> tuple[model.Node, ...]:
     """The nodes with as many free GPUs marked as used outside EMEP as plain tasks hold in each pool.
 
-    Which GPUs a slot stands for nobody knows. The same rows always give the same ones: those of the fullest
-    nodes, so that whole nodes stay whole, and promised ones last.
+    Airflow does not say which GPUs a slot stands for, so this chooses. The same rows always give the same
+    GPUs: those of the fullest nodes first, so that empty nodes stay empty, and promised GPUs last.
     """
     if not has_pools(session):
         return nodes

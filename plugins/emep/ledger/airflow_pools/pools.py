@@ -2,9 +2,10 @@
 
 A row's slots are the usable GPUs (healthy, undrained, on a node that is alive) that EMEP neither holds nor
 has promised to a preemptor. Airflow subtracts its own queued, running and deferred tasks from them by itself,
-so those are not subtracted here. Whoever changes what is held or usable says ``tx.changes_holds()``: the same
-transaction then writes the rows, and it has locked them, in the way of Airflow's scheduler, before anything
-of EMEP's. What the tasks of those pools hold is not EMEP's to give; ``Budget`` checks that under the lock.
+so those are not subtracted here. A write that changes which GPUs are held or usable calls
+``tx.changes_holds()``: the same transaction then writes the rows, which it locks before any row of EMEP's, in
+the order that Airflow's scheduler uses. EMEP never grants what the tasks of those pools hold; ``Budget``
+checks that under the lock.
 """
 
 from __future__ import annotations
@@ -64,10 +65,13 @@ class Budget:
     """GPUs that Airflow's scheduler may be giving away at this moment (SQLite only, see StaleReads)."""
     pool_of: Mapping[str, str]
     claimed: dict[str, int] = field(default_factory=dict)
-    """GPUs that are kept from Airflow until nothing is in doubt about them."""
+    """GPUs that are withheld from Airflow until it is certain that its scheduler has not given them away."""
 
     def take(self, gpus: Collection[_OnNode]) -> bool:
-        """Whether these GPUs may be granted beside what plain tasks hold; they are taken if so."""
+        """Take these GPUs from the budget if plain tasks leave so many.
+
+        If not, return False. GPUs that Airflow may or may not be giving away at this moment are then claimed.
+        """
         wanted: dict[str, int] = {}
         for gpu in gpus:
             pool = self.pool_of.get(gpu.node, "")
@@ -210,9 +214,9 @@ class Pools:
     # ---- the tick ------------------------------------------------------------------------------------------
 
     def reconcile(self) -> None:
-        """Put rows right that somebody else has written, and plan again when plain tasks gave GPUs back.
+        """Correct rows that another program has written, and plan again when plain tasks free GPUs.
 
-        Also what time alone changes: a node that is silent is not alive any more.
+        This also takes the GPUs of nodes that have fallen silent out of the rows.
         """
         now = self._database.clock()
         with self._database.read() as session:

@@ -50,9 +50,9 @@ class StaleReads:
         return self._claims.get(pool, 0)
 
     def is_settled(self, now: float) -> bool:
-        """Whether there are claims, and the first of them is no longer in doubt."""
+        """Whether the oldest claim is certain by now; False if there are no claims."""
         return bool(self._claims) and now - self._claimed_at >= self.settle_seconds
 
     def is_forgotten(self, now: float) -> bool:
-        """Whether nobody has taken what was claimed: its job is gone, or goes elsewhere."""
+        """Whether the claims are so old that their job must be gone, or placed elsewhere."""
         return bool(self._claims) and now - self._claimed_at >= 3 * self.settle_seconds

@@ -61,8 +61,10 @@ class Allocations:
         self._outcomes = outcomes
 
     def check_lease(self, allocation_id: str, token: str) -> None:
-        """Raises NotAuthenticatedError where the token is not this allocation's (whether it exists is not
-        told).
+        """Check a lease's token.
+
+        Raises NotAuthenticatedError for a wrong token and for an unknown allocation alike, so that a caller
+        cannot find out which allocations exist.
         """
         if self.knows_lease(allocation_id, token):
             return
@@ -112,16 +114,17 @@ class Allocations:
         return answer
 
     def _lease_seconds(self, beat: Heartbeat) -> float:
-        """How long a heartbeat renews for.
+        """How long a heartbeat renews the lease for, in seconds.
 
-        Whoever watches from outside may be restarted while the work goes on unharmed, so theirs lasts longer.
+        A heartbeat from a trigger that watches a pod lasts longer, because the triggerer may be restarted
+        while the pod goes on unharmed.
         """
         lease = self._context.policy.lease
         return lease.max_silence if beat.watched else lease.expiry
 
     @staticmethod
     def _renew(tx: Transaction, allocation_id: str, beat: Heartbeat, lease: float) -> bool:
-        """The heartbeat of a run that goes on as before, in one guarded statement; False for any other."""
+        """Renew the lease of an ordinary run in one guarded statement; False if that does not suffice."""
         values = {
             "of_id": allocation_id,
             "of_epoch": beat.epoch,
@@ -277,7 +280,7 @@ class Allocations:
 
 
 def _checkpoint_time(checkpoint: dict[str, Any], now: float) -> float:
-    """When the checkpoint was taken, by its own word where that is a time in the past."""
+    """When the checkpoint was taken: the time it states if that is in the past, else ``now``."""
     try:
         moment = datetime.fromisoformat(str(checkpoint.get("time")))
         return min(now, moment.timestamp()) if moment.tzinfo else now

@@ -1,4 +1,4 @@
-"""The environment of the engine, as far as the control plane decides it (the agent adds the rest)."""
+"""The engine's environment variables that the control plane decides; the agent adds the rest."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _TRACE = re.compile(r"[0-9a-f]{32}")
 
 
 def traceparent(job: Job, epoch: int) -> str:
-    """W3C trace context of a run; the trace is the job's ``trace_id`` where that is one, else made of its
-    id.
+    """W3C trace context of a run.
+
+    The trace is the job's ``trace_id`` if that is a valid one, else it is derived from the job's id.
     """
     trace = job.trace_id.lower()
     if not _TRACE.fullmatch(trace) or set(trace) == {"0"}:

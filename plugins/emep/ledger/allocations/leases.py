@@ -1,7 +1,7 @@
-"""Leases of work that no agent starts: pods, and whatever the asker runs by itself.
+"""Leases of work that no agent starts: pods, and work that the client runs itself.
 
-The asker fetches the lease's token as often as it likes (it is an HMAC), says when the work has been created,
-when it was lost, and when nothing of it runs any more. A cluster manager's word on its nodes comes here too.
+The client that asked for the job fetches the lease's token as often as it likes (it is an HMAC). It reports
+when the work was created, when it was lost, and when nothing of it runs any more.
 """
 
 from __future__ import annotations
@@ -116,10 +116,10 @@ class Leases:
     # ---- ends ----------------------------------------------------------------------------------------------
 
     def report_lost(self, allocation_id: str, epoch: int, code: str, reason: str, *, gone: bool) -> JobView:
-        """The work was lost, by nobody's will of EMEP's: the job goes back in the same try.
+        """Requeue a job in the same try because its work was lost and EMEP had not asked for that.
 
-        ``gone``: nothing of it runs any more, so its GPUs are free at once. The same again is answered the
-        same. Raises StaleEpochError for another epoch.
+        ``gone``: nothing of it runs any more, so its GPUs are free at once. Repeating the call is harmless.
+        Raises StaleEpochError for another epoch.
         """
 
         def work(tx: Transaction) -> JobView:
@@ -138,9 +138,10 @@ class Leases:
         return self._context.database.write(work)
 
     def report_gone(self, allocation_id: str) -> None:
-        """Nothing of an allocation that is over runs any more, anywhere: its GPUs are offered again.
+        """Free the GPUs of an allocation that is over, because nothing of it runs on any node.
 
-        The same again does nothing. Raises ConflictError while its lease lives: then it is lost, or complete.
+        Repeating the call does nothing. Raises ConflictError while the lease is alive: the caller must report
+        the work as lost or complete first.
         """
 
         def work(tx: Transaction) -> None:
@@ -161,7 +162,7 @@ class Leases:
             self._lifecycle.confirm_gone(tx, allocation, node)
 
     def leaving(self, runtime: str) -> Sequence[AllocationView]:
-        """Allocations of a runtime that are over, and not confirmed gone: their GPUs are held."""
+        """Allocations of a runtime that are over but hold their GPUs until they are reported gone."""
         query = (
             select(Allocation)
             .where(

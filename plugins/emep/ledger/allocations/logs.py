@@ -1,6 +1,7 @@
 """Logs of allocations, kept in the database so that any API server can take them and show them.
 
-A log may grow as long as its work runs; its newest bytes are kept, and where it was cut a reader is told so.
+A log may grow as long as its work runs. The newest bytes are kept, and a line marks where older ones were
+cut.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ PIECE_BYTES = 4096
 
 @dataclass
 class _Part:
-    """Bytes of a log that follow one another."""
+    """A contiguous piece of a log."""
 
     data: bytes
     begin: int
     """Where they begin."""
     cut: int
-    """How many before them were asked for and are not kept."""
+    """How many bytes before them were requested but are no longer kept."""
 
 
 class Logs:
@@ -49,10 +50,9 @@ class Logs:
         self._context = context
 
     def append(self, allocation_id: str, offset: int, data: bytes, *, final: bool = False) -> int:
-        """Add bytes that begin at ``offset``; those that are there already are ignored. Answers the next
-        offset.
+        """Add bytes that begin at ``offset``, skip those stored before, and return the next offset.
 
-        ``final`` says that nothing more comes. The newest ``max_log_bytes`` are kept.
+        ``final``: the log is complete with these bytes. The newest ``max_log_bytes`` are kept.
 
         Raises ConflictError with ``expected_offset`` where bytes are missing before ``offset``, and (code
         ``log_closed``) for new bytes of a log whose allocation is over: at once where it was closed, after
@@ -147,7 +147,7 @@ def _short_piece_before(session: Session, allocation_id: str, begin: int) -> Row
 
 
 def _read(session: Session, allocation: Allocation, offset: int) -> _Part:
-    """What is kept from ``offset`` on, from the beginning of a line where something before it is not."""
+    """The kept bytes from ``offset`` on; after a gap they start at the beginning of a line."""
     mine = Row.allocation_id == allocation.id
     before = session.scalar(select(func.max(Row.chunk_offset)).where(mine, Row.chunk_offset <= offset))
     query = (

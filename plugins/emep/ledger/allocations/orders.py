@@ -1,4 +1,4 @@
-"""What an agent's poll is answered with: work to start on its node, and work to stop there."""
+"""Answers to agents' polls: the work to start on a node, and the work to stop there."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Orders:
             elif (
                 _is_over(allocation)
                 and allocation.runtime == "agent"
-                # A list from before the end says nothing of what a later poll was told to start.
+                # The agent made its list before the end: it cannot include what a later poll started.
                 and (allocation.ended_at or 0.0) <= asked_at
             ):
                 self._lifecycle.confirm_gone(tx, allocation, name)
@@ -89,9 +89,9 @@ class Orders:
         )
 
     def due(self, name: str, running: Sequence[RunningAllocation]) -> tuple[PollAnswer, bool]:
-        """What the agent is to start and to stop now; True.
+        """What the agent is to start and to stop now, and whether GPUs wait for its next poll.
 
-        GPUs wait for its next poll, so answer it soon.
+        If they do, the caller answers at once instead of holding the poll.
         """
         listed = {entry.allocation_id: entry.epoch for entry in running}
         now = self._context.now
@@ -171,7 +171,7 @@ def _is_over(allocation: Allocation) -> bool:
 
 
 def _may_still_leave(allocation: Allocation | None, now: float) -> bool:
-    """Whether it has completed just now: its process is given a moment to leave by itself."""
+    """Whether the work completed a moment ago, so that its process may still exit by itself."""
     if allocation is None or allocation.state != AllocationState.RELEASED.value:
         return False
     return now - (allocation.ended_at or 0.0) < LEAVE_SECONDS

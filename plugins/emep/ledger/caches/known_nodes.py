@@ -1,4 +1,4 @@
-"""The nodes as submissions are judged by them, kept until one registers, is changed or goes."""
+"""A cached index of the nodes to validate submissions with, kept until a node registers, changes or goes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KnownNodes:
         self._compared_at = 0.0
 
     def index(self, *, check: bool = False) -> ClusterIndex:
-        """The index of all nodes, at most a second out of date; ``check``: not at all."""
+        """The index of all nodes, at most a second out of date; with ``check`` it is up to date."""
         kept = self._kept
         if kept is not None and not check and time.monotonic() - self._compared_at < LOOK_SECONDS:
             return kept[1]

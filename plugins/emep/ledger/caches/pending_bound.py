@@ -41,9 +41,9 @@ class PendingBound:
     def places(
         self, wanted: Counter[str], limit: int
     ) -> Iterator[tuple[Counter[str], Callable[[str], None]]]:
-        """How many of the places that each user wants there are, and what to call for each new job.
+        """How many of the places that each user wants are free, and a function to call for each new job.
 
-        At the end of the block the places are given back; new jobs keep theirs while they wait.
+        At the end of the block unused places are given back; a new job keeps its place while it waits.
         """
         with self._mutex:
             given = Counter({user: self._take(user, count, limit) for user, count in wanted.items()})
@@ -78,7 +78,7 @@ class PendingBound:
 
 
 def too_many(user: str, limit: int) -> TooManyError:
-    """The refusal of one job more."""
+    """The error that refuses one more job."""
     return TooManyError(
         f"{user} has {limit:,} jobs that wait, and no user may have more (policy `limits: pending_jobs`). "
         "Submit again when some of them have started, or cancel some",

@@ -1,4 +1,4 @@
-"""Nodes that fail whatever they get: taken out of service, tried again with one job, back once that is done.
+"""Finds nodes that fail every job, takes them out of service, and tries them again with one job later.
 
 A failure is quick when its job never began (no heartbeat and no Result), or failed within
 ``node_checks.within`` of its grant. Quick failures in a row of ``node_checks.quick_failures`` different jobs

@@ -1,4 +1,4 @@
-"""What the ends of jobs do to what is thought of their nodes: watched, out, on probation, and back."""
+"""Moves a node between watched, out of service and on probation, by how jobs end on it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def note_failure(
     *,
     began: bool,
 ) -> None:
-    """Work has failed on its nodes on its own: the job avoids them, and a quick one is counted."""
+    """Record that work failed by itself: its job avoids these nodes, and a quick failure counts."""
     avoided = [name for name in job.avoid_nodes or () if name not in allocation.nodes]
     job.avoid_nodes = [*avoided, *allocation.nodes][-AVOIDED:]
     tx.session.flush()
@@ -43,7 +43,7 @@ def note_failure(
 
 
 def note_success(tx: Transaction, checks: NodeChecksPolicy, job: Job, allocation: Allocation) -> None:
-    """Work has completed: its nodes can do it, and where it failed before that was the node's fault."""
+    """Record that work completed: its nodes are fine, and the nodes where it failed before are to blame."""
     doubted = select(Node.name).where(
         Node.name.in_(allocation.nodes),
         Node.check_state.in_([CheckState.WATCHED.value, CheckState.PROBATION.value]),
@@ -145,7 +145,7 @@ def _take_node_out(tx: Transaction, checks: NodeChecksPolicy, node: Node, reason
 
 
 def _mark_failures(tx: Transaction, key: str, what: str, but: Collection[str]) -> bool:
-    """Note of a job's failures on other nodes what is known since; False where there are none."""
+    """Mark a job's failures on other nodes with what is known since; False if there are none."""
     found = False
     for name in _suspects(tx):
         if name in but or all(entry["job"] != key for entry in _entries(tx, name)):

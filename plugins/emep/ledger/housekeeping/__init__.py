@@ -1,1 +1,1 @@
-"""What no call announces: timeouts, absences, and Airflow tasks that want their jobs no more."""
+"""Periodic checks: timeouts, the control plane's own absences, and jobs that their Airflow tasks gave up."""

@@ -1,4 +1,4 @@
-"""The control plane's own absences, and clocks set back: nothing is held against anyone for such a time."""
+"""Detects when the control plane was away or its clock was set back, and extends all leases by that time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Absences:
         self._context = context
 
     def note_tick(self, now: float, just_started: bool) -> float | None:
-        """Record that somebody looks; where nobody did for too long, answer since when."""
+        """Record this tick; if the last one is too long ago, return its time, else None."""
         allowed = max(self._context.policy.lease.heartbeat, 5 * self._context.settings.tick_seconds)
 
         def is_away(before: float) -> bool:
@@ -37,7 +37,7 @@ class Absences:
         return self._context.database.write(work) if is_away(before) or now - before > allowed / 4 else None
 
     def grant_full_period(self, now: float, away_since: float) -> None:
-        """Extend every lease, and believe every node alive that was when the control plane went away."""
+        """Extend every lease, and count nodes as alive that were alive when the control plane went away."""
 
         def work(tx: Transaction) -> None:
             until = now + self._context.policy.lease.expiry
@@ -64,7 +64,7 @@ class Absences:
         self._context.database.write(work)
 
     def _shorten(self, tx: Transaction, now: float) -> None:
-        """The clock was set back: what was to last a while must not last for that time longer."""
+        """Shorten deadlines after the clock was set back, so that they do not last longer than meant."""
         lease, grace = self._context.policy.lease, self._context.policy.preemption.grace_period
         granted = Allocation.state == AllocationState.GRANTED.value
         for column, limit, where in (

@@ -1,7 +1,7 @@
-"""Jobs against the Airflow tasks that asked for them: a job whose task wants it no more is called off.
+"""Compares jobs with the Airflow tasks that asked for them, and calls off those that are no longer wanted.
 
-Both live in one database, so this finds what no hook, trigger or worker was alive to say: a task that was
-marked, cleared or deleted, a run that timed out, a worker that died. One query for all live jobs.
+Both are in one database, so this finds what no hook, trigger or worker was alive to report: a task that was
+marked, cleared or deleted, a run that timed out, a worker that died. It takes one query for all live jobs.
 
 Airflow counts a try when the task is scheduled: ``try_number`` stays the same while a task runs, is deferred,
 comes back (``scheduled``, ``queued``, ``running`` again) or is cleared, and grows when its next try is
@@ -49,7 +49,7 @@ _TASKS = table(
 
 
 def why_unwanted(own_try: int, task_try: int | None, state: str | None) -> str | None:
-    """Why a task instance does not want the job of its try ``own_try`` any more; None: it does.
+    """Why a task instance no longer wants the job of its try ``own_try``; None if it does want it.
 
     ``task_try`` None: there is no such task instance; ``state`` None: cleared, or not scheduled yet.
     """
@@ -79,7 +79,7 @@ class TaskReconciler:
         self._look_mutex = threading.Lock()
 
     def reconcile_if_due(self, now: float) -> list[str]:
-        """Look every ten seconds, and soon again at what was found unwanted; the jobs called off."""
+        """Reconcile every ten seconds, and soon again for a second look; return the jobs called off."""
         # A clock that was set back must not put the next look off for ever.
         if 0.0 < self._next_look - now <= EVERY_SECONDS:
             return []
@@ -89,10 +89,10 @@ class TaskReconciler:
         return ended
 
     def reconcile(self, *, run: tuple[str, str] | None = None, grace: float = 0.0) -> list[str]:
-        """Call off the jobs that their tasks do not want any more; their ids.
+        """Call off the jobs that their tasks no longer want, and return their ids.
 
-        ``run`` (dag id, run id): those of one run only. ``grace``: only what was found unwanted that many
-        seconds ago too. Does nothing where the database has no Airflow.
+        ``run`` (dag id, run id): only jobs of this run. ``grace``: only jobs that were found unwanted that
+        many seconds ago already. Does nothing if the database has no tables of Airflow's.
         """
         if not self._airflow_is_here():
             return []
@@ -111,7 +111,7 @@ class TaskReconciler:
         return self._airflow_is_here() and bool(self._unwanted(job_id=job_id))
 
     def release(self, task: tuple[str, str, str, int], up_to_try: int, reason: str, actor: str) -> list[str]:
-        """Call off the jobs of a task instance (dag, run, task, map index) up to a try; their ids."""
+        """Call off a task instance's jobs (dag, run, task, map index) up to a try, and return their ids."""
         dag_id, run_id, task_id, map_index = task
         query = select(Job.id, Job.try_number).where(
             Job.state.in_(_LIVE),
@@ -165,7 +165,7 @@ class TaskReconciler:
         return found
 
     def _twice(self, found: Sequence[tuple[str, int, str]], grace: float) -> list[tuple[str, int, str]]:
-        """Those found before; what is found for the first time is remembered, what is not found forgotten."""
+        """Those that an earlier look found too. First findings are remembered, the others forgotten."""
         before, now = self._suspects, self._context.now
         self._suspects = {job_id: min(before.get(job_id, now), now) for job_id, _, _ in found}
         return [entry for entry in found if now - self._suspects[entry[0]] >= grace]

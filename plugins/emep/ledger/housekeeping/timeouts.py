@@ -1,7 +1,7 @@
-"""What no call announces: leases and deadlines that run out, reports that stay away, jobs that wait too long.
+"""Timeouts: expired leases and deadlines, missing reports, jobs that wait too long.
 
-Each finding is a transaction of its own, guarded by the state that was seen, so several API servers may look
-at once and a crash between two leaves nothing half done.
+Each finding is a transaction of its own, guarded by the state that was read. So several API servers may look
+at the same time, and a crash between two transactions leaves nothing half done.
 """
 
 from __future__ import annotations
@@ -57,11 +57,10 @@ class Housekeeping:
         self._absences = Absences(context)
 
     def tick(self, *, just_started: bool = False) -> None:
-        """Look at everything that depends on time alone.
+        """Carry out everything that depends on time alone.
 
-        When nobody has looked for longer than a few heartbeats, or this server has just started, the control
-        plane was away: every lease and report gets one full period from now before anything is held against
-        anyone.
+        If the last tick is more than a few heartbeats ago, or this server has just started, the control plane
+        was away: every lease and report then gets one full period from now before it counts as overdue.
         """
         now = self._context.now
         away_since = self._absences.note_tick(now, just_started)
@@ -155,10 +154,7 @@ class Housekeeping:
             return list(session.scalars(query))
 
     def _limit(self, allocation_id: str) -> None:
-        """Tell a run that its ``max_duration`` is over.
-
-        Checkpoint, then it is killed and the job has failed.
-        """
+        """Tell a run past its ``max_duration`` to checkpoint; then it is killed and its job fails."""
 
         def work(tx: Transaction) -> None:
             allocation = get_allocation(tx.session, allocation_id)
@@ -198,7 +194,7 @@ class Housekeeping:
     # ---- reports -------------------------------------------------------------------------------------------
 
     def _on_bad_gpus(self) -> Sequence[str]:
-        """Work that runs on a GPU reported bad all the same: it had not started yet when the report came."""
+        """Jobs on a GPU that was reported bad before they had started."""
         query = (
             select(AllocationGpu.allocation_id)
             .join(Gpu, and_(Gpu.node == AllocationGpu.node, Gpu.gpu_index == AllocationGpu.gpu_index))
@@ -289,10 +285,10 @@ class Housekeeping:
     # ---- work that no agent speaks for ---------------------------------------------------------------------
 
     def _leaving_without_agent(self, now: float) -> Sequence[tuple[str, str]]:
-        """GPUs of lost allocations that nobody will confirm: not started by an agent, and past all silence.
+        """Lost allocations whose GPUs no agent will confirm free, past the longest silence that is allowed.
 
-        External work that never began has its start deadline instead, and a grace: what its asker starts
-        later is refused at its first heartbeat.
+        External work that never began is due after its start deadline and a grace: if its client starts it
+        later, its first heartbeat is refused.
         """
         lease, grace = self._context.policy.lease, self._context.policy.preemption.grace_period
         patience = lease.max_silence + grace

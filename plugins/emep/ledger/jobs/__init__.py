@@ -1,1 +1,1 @@
-"""Jobs: taken in, cancelled, ended, tried again, buried."""
+"""The life of a job: submission, validation, cancellation, end, retry and dead letter."""

@@ -1,4 +1,4 @@
-"""Task instances of Airflow, whose tables stand in the same database: clearing one for a new try.
+"""Clears Airflow's task instances for a new try; their tables are in the same database as the ledger's.
 
 Only the API server and the scheduler may do this; Airflow's models are imported when it is done.
 """
@@ -16,7 +16,7 @@ _COMING = frozenset({"scheduled", "queued", "running", "restarting", "None"})
 
 
 def clear_task(session: Session, job: Job) -> int:
-    """Clear the task instance that asked for the job, and what follows it in its run; how many there were.
+    """Clear the task that asked for the job and the tasks after it; return how many were cleared.
 
     Airflow then runs a new try, which asks again. Done in the caller's transaction, with the functions behind
     Airflow's own "clear". Raises ConflictError, with what to do, where that would run nothing or repeat what

@@ -1,4 +1,4 @@
-"""What a job may read and write: decided from the job as it is stored, never from what its SPEC says.
+"""Decides what a job may read and write, from the job as it is stored and never from its SPEC.
 
 The engine's process holds the confines where files are opened (links and ``..`` are resolved
 there). The check at ``POST /jobs`` refuses early, in one sentence, what can never be allowed.
@@ -117,7 +117,7 @@ def _check_written(field: str, given: Any, writable: list[str], own: str | None)
 
 
 def named_paths(node: Any, field: str) -> Iterator[tuple[str, str]]:
-    """Whatever inside an engine's input names a file by an absolute path or a URI of one, with its field."""
+    """Each absolute path or file URI inside an engine's input, with the name of its field."""
     waiting = [(field, node)]  # no recursion: a request may nest as deeply as it likes
     while waiting:
         field, node = waiting.pop()

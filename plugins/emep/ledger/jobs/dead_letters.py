@@ -1,4 +1,4 @@
-"""Dead letters, and putting jobs back: what only a person decides once a job has ended or must move."""
+"""Dead letters and requeues: what a person decides about jobs that have ended or must move."""
 
 from __future__ import annotations
 

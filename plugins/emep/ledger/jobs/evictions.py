@@ -20,7 +20,7 @@ class Evictions:
     def take_back(
         self, tx: Transaction, job: Job, allocation: Allocation, cause: YieldCause, why: str, actor: str
     ) -> bool:
-        """Let the job go back to its place; both rows are locked. False: it is leaving already.
+        """Send the job back to its place in the queue; False if it is leaving already. Both rows are locked.
 
         Running work is told to checkpoint and exit within the grace period. What has been granted and has not
         reported yet is taken back at once, and its agent told to abort.

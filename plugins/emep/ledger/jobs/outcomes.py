@@ -1,9 +1,9 @@
-"""Where work goes when it ends: whose failure it was decides whether it goes back to the queue, and how.
+"""Decides where a job goes when its work ends, by whose failure the end was.
 
 Application: the engine ended with an exit status of its own; the job has failed, and its task's retry policy
 decides. Infrastructure: node or lease lost, GPU unhealthy, nothing started in time, killed by a signal that
-nobody of EMEP sent; the job goes back in the same try, a bounded number of times. Told to make room: it goes
-back, and nothing counts.
+EMEP did not send; the job is requeued in the same try, a bounded number of times. Preempted or drained: the
+job is requeued, and that does not count.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class JobOutcomes:
         cause: YieldCause | None,
         actor: str,
     ) -> None:
-        """Move a job whose work has ended with an exit status; its allocation is over already."""
+        """Move a job whose work ended with an exit status, after its allocation has ended."""
         began = allocation.first_heartbeat_at is not None or end.result is not None
         what = verdict(end.exit_code, cause, job.runtime, began=began)
         self._learn_of_nodes(tx, job, allocation, end, what, cause, began=began)
@@ -136,7 +136,7 @@ class JobOutcomes:
         *,
         began: bool,
     ) -> None:
-        """What an end says of the nodes; bad input, and what was asked for, says nothing."""
+        """Record what an end tells about its nodes; bad input and requested ends tell nothing."""
         if what is Verdict.COMPLETED:
             note_success(tx, self._context.policy.node_checks, job, allocation)
         elif (
@@ -164,7 +164,7 @@ class JobOutcomes:
             self.requeue(tx, job, code, reason)
 
     def after_yield(self, tx: Transaction, job: Job, cause: YieldCause) -> None:
-        """Where a job goes that stopped because it was told to."""
+        """Move a job that stopped because EMEP told it to, by the cause for that."""
         if cause is YieldCause.CANCEL:
             self.cancelled(tx, job)
         elif cause in LIMITS:
@@ -177,7 +177,7 @@ class JobOutcomes:
     # ---- back to the queue ---------------------------------------------------------------------------------
 
     def yielded(self, tx: Transaction, job: Job, cause: YieldCause | None, reason: str) -> None:
-        """Put a job that made room back to its place: its priority and submission time are the old ones."""
+        """Put a job that made room back in the queue, with its former priority and submission time."""
         preempted = cause is YieldCause.PREEMPTION
         tx.move_job(
             job,
@@ -268,15 +268,15 @@ class JobOutcomes:
             bury(tx, job, code, reason)
 
     def cancelled(self, tx: Transaction, job: Job) -> None:
-        """End a job that was told to yield because somebody cancelled it."""
+        """End a job that was told to yield because it had been cancelled."""
         tx.move_job(job, JobEvent.CANCELLED, ended_at=tx.now)
         tx.emit("cancelled", job=job, reason=job.reason)
 
     def call_off(self, tx: Transaction, job: Job, reason: str, actor: str) -> bool:
-        """End a job because nobody wants it any more; False where it has ended already.
+        """End a job that its task no longer wants; False if it has ended already.
 
-        At once while it waits, by telling it to checkpoint and exit while it runs. What has been granted and
-        has not reported yet is taken back; its agent is told to abort.
+        A waiting job ends at once; a running one is told to checkpoint and exit. An allocation that has not
+        reported yet is taken back, and its agent is told to abort.
         """
         state = JobState(job.state)
         allocation = current_allocation(tx.session, job, lock=True)
@@ -336,7 +336,7 @@ def sentence_of(end: Completion) -> str:
 
 
 def _infrastructure(end: Completion, cause: YieldCause | None) -> tuple[str, str]:
-    """Code and sentence of an end that is not the application's doing."""
+    """Code and sentence for an end that the application did not cause."""
     if cause is YieldCause.UNHEALTHY:
         return "unhealthy_gpu", f"{sentence_of(end)}, on a GPU that was reported bad"
     if end.exit_code == EXIT_PREEMPTED:
@@ -349,7 +349,7 @@ def _infrastructure(end: Completion, cause: YieldCause | None) -> tuple[str, str
     number = end.exit_code - 128 if end.exit_code > 0 else -end.exit_code
     name = signal.Signals(number).name
     words = end.message or (f"ended by {name}" if not end.result else sentence_of(end))
-    sentence = f"{words}; nobody of EMEP sent that signal"
+    sentence = f"{words}; EMEP did not send that signal"
     if number == signal.SIGKILL:
         sentence += " (the kernel does when a node's memory is full: if it repeats, ask for more memory)"
     return "killed", sentence

@@ -1,8 +1,8 @@
-"""A request that is sent again under its idempotency key, and one that only claims to be.
+"""Tells a repeated request from a different one that reuses its idempotency key.
 
-Keys are an account's own. What decides about the work must be the same; what only describes this one sending
-may differ: the trace that it belongs to, and what Airflow says of the try as time goes by (how long it may
-take still, whether it is the last one, since when its run goes on).
+Each account has keys of its own. Fields that decide about the work must be equal. Fields that only describe
+this sending may differ: its trace, and what Airflow says of the try at that time (how long it may still take,
+whether it is the last one, when its run began).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DECIDES = {
 }
 """Columns of a job that must be the same, by the names that requests have for them."""
 _LOST_BY_PROMOTION = frozenset({"node_count", "gpu_memory_min", "gpu_type", "nvlink_required", "topology"})
-"""What a job that runs on the CPU by now asked for is not known any more."""
+"""Fields that are not compared for a job that was moved to the CPU, as their first values are not kept."""
 _LONGEST = 80
 
 

@@ -1,7 +1,7 @@
-"""Taking jobs in: one or a thousand, idempotent, refused for good where they can never run.
+"""Submission of jobs: one or a thousand at a time, idempotent; jobs that can never run are rejected.
 
-What can be decided without the database is decided before the write, so that a write is short: one statement
-for all jobs, one for all events.
+Everything that needs no database is decided before the write, so that the write is short: one statement for
+all jobs, and one for all events.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Submissions:
     def submit(self, request: JobRequest, submitter: Submitter) -> tuple[JobView, bool]:
         """Take a job in. True: it is new.
 
-        It is not where its idempotency key was used before, nor where an earlier try of the same task has
-        completed it already or is still at it: the job of then is the answer. Raises InvalidError for fields
-        that contradict each other (nothing is kept), RejectedJobError for a job that can never run (kept as
-        ``rejected``), ConflictError where another request has used its idempotency key, TooManyError where
-        the user has as many jobs that wait as the policy allows.
+        False: its idempotency key was used before, or an earlier try of the same task has completed the job
+        or still runs it; the answer is that earlier job. Raises InvalidError for fields that contradict each
+        other (nothing is kept), RejectedJobError for a job that can never run (kept as ``rejected``),
+        ConflictError where another request has used its idempotency key, TooManyError where the user has as
+        many jobs that wait as the policy allows.
         """
         prepared = self._validator.prepare(request, submitter)
         limit = self._context.policy.limits.pending_jobs
@@ -87,10 +87,10 @@ class Submissions:
         return _answer(view), is_new
 
     def submit_batch(self, asked: Sequence[tuple[JobRequest, Submitter]]) -> list[Outcome]:
-        """Take many jobs in, in one transaction, and say of each what has become of it.
+        """Submit many jobs in one transaction, and return an outcome for each.
 
-        One that is refused keeps none of the others from being taken in. Raises UnavailableError where others
-        use the same idempotency keys all the time.
+        A job that is refused does not affect the others. Raises UnavailableError if other requests keep using
+        the same idempotency keys.
         """
         judged: list[Prepared | EmepError] = []
         for request, submitter in asked:
@@ -107,7 +107,7 @@ class Submissions:
                         lambda tx: self._insert_batch(tx, judged, places, limit)
                     )
                 except IntegrityError:
-                    continue  # somebody else has used one of the keys in this moment: it is found now
+                    continue  # another request used one of the keys just now: the next look finds it
                 for entry, outcome in zip(judged, outcomes, strict=True):
                     if isinstance(entry, Prepared) and isinstance(outcome, tuple) and outcome[1]:
                         is_taken(entry.values["user"])
@@ -194,7 +194,7 @@ def _columns(values: dict[str, Any]) -> dict[str, Any]:
 def _choose(
     ready: Sequence[Prepared], known: Mapping[Key, Job], places: Counter[str], limit: int
 ) -> tuple[list[Prepared], dict[int, EmepError]]:
-    """Which requests of a batch make new jobs; those that are refused, by their id in memory.
+    """Which requests of a batch make new jobs, and the errors of those that are refused, by ``id()``.
 
     ``known``: jobs that have used the batch's keys before. ``places``: how many may wait, by user.
     """

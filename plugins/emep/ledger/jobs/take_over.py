@@ -1,7 +1,7 @@
-"""The next try of a task takes over the job of the one before.
+"""Lets the next try of a task take over the job of the try before.
 
-A worker, a scheduler or the API may be lost beside a job that goes on unharmed. Airflow then begins another
-try: the job goes on as that try's, and what it has completed is that try's result.
+A job may go on unharmed while its worker, Airflow's scheduler or the API is lost. Airflow then begins another
+try: the job continues as that try's, and a completed job is that try's result.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _TAKEN = frozenset({JobState.COMPLETED, *LIVE_JOB_STATES})
 
 
 def of_earlier_try(tx: Transaction, row: dict[str, Any], task: AirflowTask | None) -> Job | None:
-    """The job of an earlier try that has done already, or is about to do, what ``row`` asks for.
+    """The job of an earlier try that did, or is doing, the work that ``row`` asks for; else None.
 
-    Its worker, Airflow's scheduler or the API was lost, so Airflow tries again: the work is not done twice
-    for that. It is where a person has asked for that (the task was cleared, the run deleted and triggered
-    again, the job called off), where the job was told to end for good, and where nothing tells whether it is
-    the same work (no SPEC). Only jobs that the same account asked for count: see ``same_task``.
+    Airflow tries again because a worker, its scheduler or the API was lost, and the work is not repeated for
+    that. The work is repeated if a person asked for it (the task was cleared, the run deleted and triggered
+    again, the job called off), if the job was told to end for good, and if it has no SPEC, so that EMEP
+    cannot tell whether it is the same work. Only jobs of the same account count: see ``same_task``.
     """
     if task is None or task.first_try is None or task.run_started_at is None or row["spec"] is None:
         return None
@@ -71,7 +71,7 @@ def _is_same(tx: Transaction, job: Job, row: dict[str, Any]) -> bool:
 
 
 def take_over(tx: Transaction, job: Job, row: dict[str, Any], timeout: float | None) -> None:
-    """Make an unfinished job that of the try which asks now: nothing of its work or its place changes."""
+    """Assign an unfinished job to the new try; its work and its place in the queue stay the same."""
     before, job.try_number, job.last_try = job.try_number, row["try_number"], row["last_try"]
     job.task_deadline = None if timeout is None else tx.now + timeout
     if row["idempotency_key"] is not None:
@@ -83,7 +83,7 @@ def take_over(tx: Transaction, job: Job, row: dict[str, Any], timeout: float | N
 
 
 def _asked_spec(job: Job, wanted: dict[str, Any]) -> dict[str, Any] | None:
-    """The SPEC as it was asked for: the promotion to the CPU has changed two of its fields."""
+    """The SPEC as it was submitted: moving a job to the CPU changes two of its fields."""
     if job.promoted_from_gpus is None or job.spec is None:
         return job.spec
     promoted = {name: wanted[name] for name in ("chunked", "device") if name in wanted}

@@ -1,4 +1,4 @@
-"""Judging requests before they are written: what they come to, and whether they can ever run."""
+"""Validates requests before they are written: the columns they become, and whether they can ever run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Submitter:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A request that has been judged: its columns, and why it can never run, if so."""
+    """A validated request: its columns, and the reason if it can never run."""
 
     values: dict[str, Any]
     timeout: float | None
@@ -58,7 +58,7 @@ class Prepared:
 
     @property
     def key(self) -> Key | None:
-        """What makes it one with an earlier request."""
+        """The key that identifies a repetition of this request; None without one."""
         key = self.values["idempotency_key"]
         return None if key is None else (self.values["submitted_by"], key)
 
@@ -70,9 +70,9 @@ class JobValidator:
         self._context = context
 
     def prepare(self, request: JobRequest, submitter: Submitter) -> Prepared:
-        """Everything that can be said of a request before it is written.
+        """Validate a request as far as that is possible before it is written.
 
-        Raises InvalidError for what no ledger should keep.
+        Raises InvalidError for a request that is not worth keeping.
         """
         if request.runtime == "agent":
             check_engine(request.spec, self._context.settings.extra_engines)
@@ -129,7 +129,7 @@ class JobValidator:
             return Reject(
                 job.id,
                 RejectCode.CLASS_NOT_ALLOWED,
-                f"priority: class {job.priority} is kept for {', '.join(allowed) or 'nobody'}; "
+                f"priority: class {job.priority} is kept for {', '.join(allowed) or 'no one'}; "
                 f"{submitter.user} may use the others of queue {job.queue}",
                 "priority",
             )
@@ -143,7 +143,7 @@ class JobValidator:
         return None
 
     def _never_fits(self, job: Job, policy: Policy) -> Reject | None:
-        """Why no state of the cluster holds the job; a refusal is for good, so it is never out of date."""
+        """Why the job fits no state of the cluster. A refusal is final, so it uses up-to-date nodes."""
         asked = model_job(job, policy)
         for check in (False, True):
             index = self._context.known_nodes.index(check=check)

@@ -34,11 +34,11 @@ class AllocationLifecycle:
         exit_code: int | None = None,
         confirmed: bool,
     ) -> None:
-        """End an allocation and charge it. Its GPUs are free at once where its end is ``confirmed``, or where
-        its asker never fetched the lease.
+        """End an allocation and charge it.
 
-        Otherwise they stay held until the nodes' agents no longer list it (``confirm_gone``), so that nothing
-        of an earlier epoch runs beside what is granted next.
+        Its GPUs are free at once if its end is ``confirmed``, or if its client never fetched the lease.
+        Otherwise they stay held until the nodes' agents no longer list it (``confirm_gone``), so that work of
+        an earlier epoch never runs beside what is granted next.
         """
         confirmed = confirmed or _never_given(allocation)
         tx.move_allocation(allocation, event, ended_at=tx.now, exit_code=exit_code)
@@ -74,9 +74,7 @@ class AllocationLifecycle:
         let_go(tx, allocation)
 
     def _charge(self, tx: Transaction, allocation: Allocation, gpus: int, since: float) -> None:
-        """Add what some of the allocation's GPUs were held, since then and until now, to its entity's
-        usage.
-        """
+        """Charge ``gpus`` of the allocation's GPUs to its fair-share entity, from ``since`` until now."""
         job = tx.session.get(Job, allocation.job_id)
         if job is None or gpus == 0:
             return
@@ -121,7 +119,7 @@ class AllocationLifecycle:
             yield_cause=cause.value,
             yield_at=tx.now,
             yield_deadline=tx.now + seconds,
-            # A lease that lasts long because somebody watches ends soon after the grace, whoever is gone.
+            # A watched pod has a long lease. It ends soon after the grace even if the triggerer is gone.
             deadline=min(allocation.deadline, tx.now + seconds + self._context.policy.lease.expiry),
             held_for=held_for,
         )
@@ -136,7 +134,7 @@ class AllocationLifecycle:
         )
 
     def confirm_gone(self, tx: Transaction, allocation: Allocation, node: str) -> None:
-        """Nothing of an allocation that is over runs on ``node`` any more: offer its GPUs again.
+        """Free an allocation's GPUs on ``node``, because it is over and nothing of it runs there any more.
 
         Work that no agent starts held them until now, and is charged for that.
         """
@@ -158,7 +156,7 @@ class AllocationLifecycle:
 
 
 def _never_given(allocation: Allocation) -> bool:
-    """Whether nothing of the allocation can run anywhere: its asker has not even fetched the lease."""
+    """Whether the client has not fetched the lease, so that no work of the allocation can exist."""
     return (
         allocation.runtime in ASKER_STARTS
         and allocation.lease_given_at is None
@@ -167,7 +165,7 @@ def _never_given(allocation: Allocation) -> bool:
 
 
 def release_holds(tx: Transaction, ids: Collection[str]) -> None:
-    """Forget what was promised to jobs which have started or need it no more."""
+    """Drop the reservations of jobs that have started or no longer need them."""
     for part in chunks(ids):
         gpus = tx.session.execute(
             update(Gpu)

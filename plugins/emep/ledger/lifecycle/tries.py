@@ -1,7 +1,7 @@
-"""The next try of a task waits until nothing of the one before runs any more.
+"""Holds the next try of a task back until nothing of the try before runs any more.
 
 Both write to the same checkpoints and outputs. A try that was called off still saves its checkpoint, and the
-next one is to resume from that, not beside it. What a try takes over instead is in ``take_over``.
+next one resumes from that. ``take_over`` handles a try that continues an earlier job instead.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from emep.wire.base import JobState
 
 
 def hold_back(tx: Transaction, row: dict[str, Any], patience: float) -> None:
-    """Let a new job's row wait for what an earlier try of its task still has on some node.
+    """Make a new job wait while an earlier try of its task still runs on some node.
 
-    Until ``let_go``, at most ``patience`` seconds. Nothing is asked of the database for a first try.
+    It waits until ``let_go``, at most ``patience`` seconds. A first try needs no query.
     """
     if row["dag_id"] is None or row["try_number"] <= 1 or row["state"] != JobState.PENDING.value:
         return
@@ -37,7 +37,7 @@ def hold_back(tx: Transaction, row: dict[str, Any], patience: float) -> None:
 
 
 def avoid_nodes(tx: Transaction, row: dict[str, Any]) -> None:
-    """Let a new try prefer other nodes than those that the one before failed on."""
+    """Make a new try prefer nodes that the try before did not fail on."""
     if row["dag_id"] is None or row["try_number"] <= 1:
         return
     before = (
@@ -71,7 +71,7 @@ def answer_letters(tx: Transaction, row: dict[str, Any]) -> None:
 
 
 def let_go(tx: Transaction, allocation: Allocation) -> None:
-    """Nothing of ``allocation`` runs on some node any more: the try after it need not wait for that."""
+    """Release the try that waits for ``allocation``, once nothing of it runs on a node any more."""
     called_off = allocation.yield_cause == YieldCause.CANCEL.value
     if not called_off and allocation.state != AllocationState.LOST.value:
         return

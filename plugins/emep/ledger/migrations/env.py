@@ -1,6 +1,4 @@
-"""Runs EMEP's migrations on Airflow's database, or on the connection that a test hands over in
-``attributes``.
-"""
+"""Runs EMEP's migrations on Airflow's database, or on the connection that a test passes in ``attributes``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The state of the hardware for whoever watches it: what was found since a cursor, and when to look again.
+"""The state of the hardware: findings since a cursor, and when to look again.
 
-A check-up runs the tick's findings now and then reads the audit. It decides nothing that the tick would not
-decide by itself a moment later: whoever asks makes it prompt and visible, nobody needs to.
+A check-up first runs the tick's checks and then reads the audit. It decides nothing that the tick would not
+decide by itself a moment later, so calling it is optional: it makes findings prompt and visible.
 """
 
 from __future__ import annotations

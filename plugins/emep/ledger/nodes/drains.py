@@ -1,4 +1,4 @@
-"""Drains: nodes and GPUs that an operator takes out of service, and their descriptions that he corrects."""
+"""Drains: takes nodes and GPUs out of service for an operator, and applies his corrections to nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Drains:
     ) -> NodeView:
         """Give a node, or one GPU of it, no new work; what runs may finish, or with ``now`` is told to yield.
 
-        The same again changes nothing but the reason. Raises NotFoundError for an unknown node or GPU.
+        Repeating the call changes only the reason. Raises NotFoundError for an unknown node or GPU.
         """
 
         def work(tx: Transaction) -> None:
@@ -100,7 +100,7 @@ class Drains:
                     patched[field] = {"set": value, "agent": own}
                 setattr(node, field, own if value is None else value)
             node.patched = patched
-            # What can never run depends on nodes: whoever keeps a copy of them reads it again.
+            # Which jobs can never run depends on nodes: caches of them must be read again.
             node.registrations += 1
             tx.session.flush()
             tx.changes_holds()

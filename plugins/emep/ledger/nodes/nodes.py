@@ -101,7 +101,7 @@ class Nodes:
         )
 
     def _take_from_dead_nodes(self, tx: Transaction, request: NodeRequest) -> None:
-        """A GPU is where its agent says; the description of a node that is gone must not keep it."""
+        """Take GPUs that the agent lists away from nodes that are gone: a GPU is where its agent says."""
         uuids = [report.uuid for report in request.gpus]
         elsewhere = tx.session.execute(
             select(Gpu, Node)
@@ -147,7 +147,7 @@ class Nodes:
             gpu = Gpu(node=node, gpu_index=report.index, uuid=report.uuid, state=GpuState.HEALTHY.value)
             gpu.state_reason, gpu.bad_checks, gpu.good_checks, gpu.drain = "", 0, 0, False
             if before is not None:
-                # Exchanged while it was drained: whoever drained it says when its place is used again.
+                # Exchanged while drained: the operator who drained it says when its slot is used again.
                 gpu.drain, gpu.drain_reason = before.drain, before.drain_reason
             tx.session.add(gpu)
         gpu.gpu_type, gpu.memory, gpu.nvlink_group = (
@@ -235,9 +235,9 @@ class Nodes:
             tx.emit("gpu_healthy", node=gpu.node, reason=reason, gpu_index=gpu.gpu_index)
 
     def _restart_work(self, tx: Transaction, gpu: Gpu, xid: int) -> None:
-        """An Xid asks for the work on a GPU to be restarted: it goes back to the queue, the GPU stays.
+        """Requeue the work on a GPU because an Xid asks for its restart; the GPU stays in service.
 
-        Only work that has run there since before the last report: else the Xid may be another job's.
+        Only work that ran there before the last report is requeued; else another job may have caused the Xid.
         """
         sentence = f"Xid {xid} on GPU {gpu.node}:{gpu.gpu_index} asks for its work to be restarted"
         tx.emit("gpu_xid", node=gpu.node, code=f"xid_{xid}", reason=sentence, gpu_index=gpu.gpu_index)
@@ -261,9 +261,9 @@ class Nodes:
     # ---- readiness ---------------------------------------------------------------------------------------
 
     def set_readiness(self, name: str, *, ready: bool, reason: str, actor: str) -> NodeView:
-        """What the cluster manager says of a node.
+        """Record whether the cluster manager calls a node ready.
 
-        One that is not ready gets nothing; what was granted there and has not reported yet goes back at once.
+        A node that is not ready gets no work, and work that has not reported from it yet is requeued at once.
         """
 
         def work(tx: Transaction) -> None:
@@ -326,7 +326,7 @@ class Nodes:
 
 
 def _describe(node: Node, request: NodeRequest) -> None:
-    """What the agent says of its node; where an operator has set something else, that counts."""
+    """Copy the agent's description to the node, except for fields that an operator has set."""
     patched = {field: dict(entry) for field, entry in (node.patched or {}).items()}
     for field in PATCHABLE:
         said = getattr(request, field)

@@ -1,7 +1,7 @@
-"""What a plan decided, carried out in one transaction and in bulk: preemptions, starts, promises, reasons.
+"""Carries out a plan in one transaction and in bulk: preemptions, starts, reservations, reasons.
 
-Every decision is checked again against the rows as they are now: a job that was cancelled or a GPU that fell
-ill while the plan was made is left out, and the next plan sees it.
+Every decision is checked again against the rows as they are now: a job that was cancelled or a GPU that
+became unhealthy while the plan was made is left out, and the next plan sees it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Effects:
         self.ledger = ledger
 
     def carry_out(self, tx: Transaction, plan: Plan, holds_before: tuple[Hold, ...]) -> None:
-        """Preempt, start, and keep what is promised."""
+        """Carry out the plan's preemptions, starts and reservations."""
         for preemption in plan.preemptions:
             self._preempt(tx, preemption)
         if plan.starts:
@@ -91,7 +91,7 @@ class Effects:
 
     @staticmethod
     def _lock_gpus(tx: Transaction, starts: tuple[Start, ...]) -> dict[GpuId, HeldGpu]:
-        """The rows of all GPUs to be granted, so that none falls ill between the look and the commit."""
+        """Lock the rows of all GPUs to be granted, so that their health cannot change before the commit."""
         wanted = {gpu for start in starts for gpu in start.placement.gpus}
         found: dict[GpuId, HeldGpu] = {}
         columns = (Gpu.node, Gpu.gpu_index, Gpu.uuid, Gpu.gpu_type, Gpu.state, Gpu.drain)
@@ -204,7 +204,7 @@ class Effects:
                 actor=f"planner ({preemption.code})",
             )
         elif state is JobState.STARTING:
-            # Nothing of it has reported yet: it is taken back at once, and its agent told to abort.
+            # It has not reported yet: it is taken back at once, and its agent is told to abort.
             allocation.held_for = preemption.for_job
             tx.session.flush()
             self.ledger.lifecycle.end(
@@ -222,9 +222,9 @@ class Effects:
 
     @staticmethod
     def _note_holds(tx: Transaction, before: tuple[Hold, ...], after: tuple[Hold, ...]) -> None:
-        """Keep what the plan promises to preemptors, for the next plan to keep it from everybody else.
+        """Store the GPUs that the plan reserves for preemptors, so that no other job gets them.
 
-        Not to one that was cancelled meanwhile: nobody would take that promise back.
+        A preemptor that was cancelled meanwhile gets no reservation, because nothing would drop it again.
         """
         wait: set[str] = set()
         for part in chunks(sorted({hold.job_id for hold in after})):
@@ -251,10 +251,10 @@ class Effects:
         said: Mapping[str, tuple[Reason, ...]],
         rejected: Collection[Reject] = (),
     ) -> None:
-        """Write down what blocks a job where that has changed in kind; the numbers are for ``explain``.
+        """Store what blocks a job if its kind has changed; the numbers are for ``explain``.
 
-        ``rejected``: waiting jobs that cannot run any more, since the policy or the nodes have changed; they
-        wait for that to change again. What put a job on hold is told by whoever did, and better: that stays.
+        ``rejected``: waiting jobs that can no longer run because the policy or the nodes have changed; they
+        wait for another change. A job on hold keeps the reason of the code that held it, which says more.
         """
         texts: dict[str, tuple[str, str]] = {}
         on_hold: set[str] = set()

@@ -1,4 +1,4 @@
-"""What holds GPUs, as the scheduling core sees it: leases that last, what still leaves, and promises."""
+"""Reads what holds GPUs for the scheduling core: live leases, allocations that are leaving, reservations."""
 
 from __future__ import annotations
 
@@ -85,10 +85,9 @@ def _live(row: Any, policy: Policy) -> tuple[str, Live]:
 def read_leaving(
     session: Session, policy: Policy, ids: Collection[str] | None = None
 ) -> dict[str, model.Allocation]:
-    """GPUs of leases that are over, of which no agent has said yet that nothing runs there any more.
+    """Allocations that are over but hold GPUs until an agent confirms that their work is gone.
 
-    They appear as allocations of their own that are about to end, so that the core counts them as coming
-    free.
+    They appear as allocations that are about to end, so that the core counts their GPUs as coming free.
     """
     query = (
         select(*job_columns(), *_ALLOCATION_COLUMNS, AllocationGpu.node, AllocationGpu.gpu_index)
@@ -119,7 +118,7 @@ def read_leaving(
 
 
 def read_holds(session: Session, pending: Collection[str]) -> tuple[model.Hold, ...]:
-    """What earlier plans have promised to jobs that still wait."""
+    """Reservations of earlier plans for jobs that still wait."""
     held: dict[str | None, list[model.GpuId]] = defaultdict(list)
     query = select(Gpu.node, Gpu.gpu_index, Gpu.held_for).where(Gpu.held_for.is_not(None))
     for node, index, job_id in session.execute(query.order_by(Gpu.node, Gpu.gpu_index)):

@@ -1,8 +1,8 @@
 """One planning cycle: lock, snapshot, ``plan``, and its decisions carried out in one transaction.
 
-Planning itself holds no transaction open. When it commits, every decision is checked again against the rows
-as they are then: a job that was cancelled or a GPU that fell ill meanwhile is left out, and the next cycle
-sees it.
+Planning itself holds no transaction open. At the commit, every decision is checked again against the rows as
+they are then: a job that was cancelled or a GPU that became unhealthy meanwhile is left out, and the next
+cycle sees it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ALONE_SECONDS = 10.0
 
 
 class FencedError(Exception):
-    """Somebody else has taken the planner's lock over: nothing of this cycle may be carried out."""
+    """Another planner has taken the lock over, so this cycle must not be carried out."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Planner:
         self._plan = plan
         self._mirror = Mirror()
         self._mutex = threading.Lock()
-        """Whoever explains a job reads the same mirror as the planner's thread."""
+        """Requests that explain a job read the same mirror as the planner's thread."""
         self._effects = Effects(ledger)
         self._thought: tuple[LedgerSnapshot, Plan] | None = None
         self._told_up_to = ""
@@ -106,10 +106,10 @@ class Planner:
     # ---- the lock ------------------------------------------------------------------------------------------
 
     def _lock(self) -> int | None:
-        """The fence to carry a plan out under, or None while another planner has the lock.
+        """The fencing number to commit a plan under, or None while another planner has the lock.
 
-        Whoever was the last to plan, and was not disturbed lately, goes on under the fence it has: it is
-        compared at the commit all the same, and one who has taken the lock since has raised it.
+        A planner that planned last, and met no other lately, keeps its number without asking. That is safe:
+        the commit compares it, and a planner that took the lock since has raised it.
         """
         if self._fence is not None and time.monotonic() > self._alone_from:
             return self._fence
@@ -178,9 +178,9 @@ class Planner:
             raise
 
     def think(self) -> tuple[LedgerSnapshot, Plan]:
-        """What would be decided now, with everybody's reasons; nothing is carried out.
+        """Plan without carrying anything out, with the reasons of every job that waits.
 
-        The last answer where nothing has changed since.
+        Returns the last answer if nothing has changed since.
         """
         thought = self._thought
         if thought is not None and 0 <= self.ledger.context.now - thought[0].taken_at < THOUGHT_SECONDS:
@@ -193,7 +193,7 @@ class Planner:
         return thought
 
     def cycle(self) -> Cycle | None:
-        """Plan once and carry it out; None where another planner is at it or took over."""
+        """Plan once and carry it out; None if another planner is busy or took over."""
         was_ours = self._fence is not None
         fence, self._fence = self._lock(), None
         if fence is None:
@@ -213,12 +213,12 @@ class Planner:
         except FencedError as error:
             self._alone_from = time.monotonic() + ALONE_SECONDS
             if was_ours:
-                return self.cycle()  # somebody has planned in between: with the lock taken this time
+                return self.cycle()  # another planner came between: this time the cycle takes the lock
             log.warning("a plan was thrown away: %s", error)
             return None
         except BaseException as error:
             if not isinstance(error, (OperationalError, UnavailableError)):
-                # What cannot be carried out may follow from a memory that is wrong: it would for ever.
+                # A wrong mirror may have caused the failure, and would cause it again: read everything anew.
                 with self._mutex:
                     self._mirror.forget()
             self._release(fence)
@@ -228,7 +228,7 @@ class Planner:
         return self.last
 
     def _decide(self, laps: _Laps) -> tuple[LedgerSnapshot, Plan, Mapping[str, tuple[Reason, ...]]]:
-        """The ledger, what is decided on it, and why those wait of whom that is to be written down."""
+        """Return the snapshot, its plan, and the waiting reasons of the jobs whose reasons are due."""
         with self._mutex:
             seen = self._refresh()
             laps.end("load")
@@ -244,9 +244,9 @@ class Planner:
             return seen, decided, said
 
     def _to_be_told(self, seen: LedgerSnapshot) -> list[str]:
-        """Jobs whose reasons are worked out: those that have none yet, and of the others some in turn.
+        """Jobs whose reasons this cycle computes: those without a reason, and some of the others in turn.
 
-        All of them where they are few, and where nothing has happened: then there is time.
+        If jobs are few, or nothing has changed, it computes the reasons of all.
         """
         codes, last = seen.reason_codes, self.last
         is_quiet = last is None or last.seen.dirty == seen.dirty

@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 REPLAN_SECONDS = 10.0
 """With jobs pending, a plan at least this often: order and reservations depend on time too."""
 DEAF_SECONDS = 2.0
-"""A server whose event loop has stood still for longer takes no heartbeats, and holds none against anyone."""
+"""A server whose event loop was blocked for longer must not count the heartbeats of that time as missing."""
 BUSY_SECONDS = 0.1
 """How soon to look again while another API server is planning."""
 
 REST_SECONDS = 0.1
-"""The longest pause after a cycle: an API server that only plans answers nobody."""
+"""The longest pause after a cycle. Without pauses an API server that plans would not answer requests."""
 
 
 def process_name() -> str:
@@ -64,14 +64,15 @@ class Runner:
         self._thread.start()
 
     def heard(self) -> None:
-        """The server's event loop goes round: requests are taken. Called by it, several times a second."""
+        """Record that the server's event loop runs; the loop calls this several times a second."""
         self._heard_at = time.monotonic()
 
     def tick(self) -> None:
-        """Look at what depends on time alone, unless this server has been deaf.
+        """Carry out what depends on time alone, unless this server's event loop has been blocked.
 
-        The thread of this runner goes on while the event loop is held up (Airflow builds its workers' API at
-        the first request). Nobody's silence counts then, and afterwards every lease gets its full period.
+        The thread of this runner goes on while the event loop is blocked (Airflow builds its workers' API at
+        the first request). Missing heartbeats do not count then, and afterwards every lease gets its full
+        period.
         """
         if self._heard_at is not None and time.monotonic() - self._heard_at > DEAF_SECONDS:
             self._was_deaf = True
@@ -92,7 +93,7 @@ class Runner:
         return self._thread is not None and self._thread.is_alive()
 
     def health(self) -> Health:
-        """What the scheduler is at. Asks the database, so that one that does not answer is seen at once."""
+        """The scheduler's state. This asks the database, so that an outage of it shows at once."""
         if not self.is_alive:
             return Health("stopped")
         try:
@@ -145,7 +146,7 @@ class Runner:
                 log.warning("the scheduler's cycle failed and is repeated: %s", error)
             except Exception as error:
                 self._record.failed(error)
-                # A defect in a plan must not end scheduling for good; it is logged in full each time.
+                # A defect in planning must not end the thread; it is logged in full each time.
                 log.exception("the scheduler's cycle failed and is repeated")
                 self._stopping.wait(1.0)
 
@@ -171,7 +172,7 @@ class Runner:
         return bool(pending)
 
     def step(self) -> bool:
-        """One cycle; False where another planner was at it."""
+        """Run one cycle; False if another planner was busy."""
         cycle = self.planner.cycle()
         if cycle is None:
             return False

@@ -1,4 +1,4 @@
-"""What a scheduler's thread is at, for ``/emep/health``: times by a clock that never jumps."""
+"""The state of the scheduler's thread for ``/emep/health``, timed by a monotonic clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Health:
     state: str
     """idle, planning, behind, failing or stopped."""
     failing: str = ""
-    """At what it fails: database, disk_full or plan."""
+    """What fails: database, disk_full or plan."""
     plan_age: float | None = None
     """Seconds since the last plan of any server; None before the first, or where it cannot be asked."""
 
@@ -40,7 +40,7 @@ class HealthRecord:
         self._late_since: float | None = None
 
     def went_well(self, *, has_news: bool) -> None:
-        """A round is over; ``has_news``: changes wait for a plan all the same (another server is at it)."""
+        """Record a round without error; ``has_news``: changes still wait because another server plans."""
         with self._lock:
             self._failing = ""
             if not has_news:
@@ -55,7 +55,7 @@ class HealthRecord:
 
     @property
     def failing(self) -> str:
-        """At what the last round failed; empty: it did not."""
+        """What failed in the last round; empty if it went well."""
         with self._lock:
             return self._failing
 

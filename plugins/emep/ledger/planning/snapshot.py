@@ -45,7 +45,7 @@ class LedgerSnapshot:
 
 @dataclass
 class Contents:
-    """What the core is told of the ledger, by name, so that parts of it can be replaced."""
+    """The ledger's rows in the core's types, by name, so that parts of them can be replaced."""
 
     nodes: dict[str, model.Node] = field(default_factory=dict)
     pending: dict[str, model.Job] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Contents:
 
 
 def build_snapshot(session: Session, policy: Policy, now: float, alive_for: float) -> LedgerSnapshot:
-    """Everything ``plan`` may know, of one moment. The session's statements must all see the same moment."""
+    """Reads the input of ``plan``. All statements of the session must see the same moment."""
     seq, dirty, _, _ = clock_row(session)
     contents = read_contents(session, policy, now, alive_for)
     return LedgerSnapshot(
@@ -102,7 +102,7 @@ def build_snapshot(session: Session, policy: Policy, now: float, alive_for: floa
 
 
 def see(session: Session, contents: Contents, policy: Policy, now: float) -> model.Snapshot:
-    """Contents as the core sees them, with what is read each time: promises, and what plain tasks hold."""
+    """Builds the core's snapshot from contents; reservations and plain tasks' GPUs are read each time."""
     holds = read_holds(session, contents.pending)
     seen = contents.snapshot(policy, now, holds)
     nodes = less_plain_tasks(session, seen.nodes, seen.allocations, holds)
@@ -131,7 +131,7 @@ def read_jobs(session: Session, *where: ColumnElement[bool], ids: Collection[str
 
 
 def read_history(session: Session, now: float) -> DurationHistory:
-    """How long completed jobs took; runs that were interrupted say too little and are left out."""
+    """How long completed jobs took, without runs that were interrupted."""
     query = (
         select(Job.user, Job.job_type, Job.gpu_count, Job.epoch, Job.started_at, Job.ended_at)
         .where(

@@ -1,9 +1,9 @@
-"""The planner's memory of the ledger: what the core is told, kept from cycle to cycle.
+"""The planner's cache of the ledger: the core's input, kept from cycle to cycle.
 
-Every change of state writes an event in its own transaction, and the clock's row orders them: so what has
-changed since a cursor is what the events after it name, and only that is read again. Read each time are what
-time alone changes (nodes that fell silent) and what no event names (promised GPUs). Everything is read at the
-start, under a new policy, where events are missing, and now and then as a check of all this.
+Every change of state writes an event in its own transaction, and the clock's row orders the events. So the
+events after a cursor name all that has changed, and only that is read again. Two things are read each time:
+what time alone changes (nodes that fell silent) and what no event names (reserved GPUs). Everything is read
+at the start, under a new policy, if events are missing, and now and then to check the cache.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Mirror:
     # ---- reading -------------------------------------------------------------------------------------------
 
     def _news(self, session: Session, until: int) -> _News | None:
-        """What has events after the cursor; None where they do not tell everything."""
+        """What the events after the cursor name; None if events are missing."""
         if until < self._cursor or until - self._cursor > MANY_EVENTS:
             return None
         found, news = 0, _News()
@@ -173,7 +173,7 @@ class Mirror:
             self._history_changed = True
 
     def _read_allocations(self, session: Session, policy: Policy, news: _News) -> None:
-        """Those that are named, those of jobs that are named, and those held for such a job."""
+        """Read the allocations that are named, those of jobs that are named, and those held for such jobs."""
         mine, jobs = self._contents, news.jobs
         ids = set(news.allocations)
         if jobs:
@@ -211,7 +211,7 @@ class Mirror:
         self._estimated_at, self._history_changed = now, False
 
     def _check(self, session: Session, policy: Policy, now: float, alive_for: float) -> None:
-        """Read everything; what differs is an event that somebody did not write, and is said and mended."""
+        """Read everything and compare. A difference means a missing event: it is logged and corrected."""
         kept = self._contents
         fresh = read_contents(session, policy, now, alive_for)
         kept.history = fresh.history
@@ -226,7 +226,7 @@ class Mirror:
     # ---- telling the core ----------------------------------------------------------------------------------
 
     def _tell(self, policy: Policy, seen: model.Snapshot) -> None:
-        """The difference between what the core was told last and what is so now; ends before starts."""
+        """Pass the changes since the last call to the core; ends come before starts."""
         pending = self._contents.pending
         if self._core is None:
             self._core = Core(seen.nodes, policy)
@@ -269,7 +269,7 @@ def _is_same_work(before: model.Allocation, after: model.Allocation) -> bool:
 
 
 def differences(kept: Contents, fresh: Contents) -> list[str]:
-    """What the two do not agree on, in a few words each; estimates of durations are not compared."""
+    """Describes each difference in a few words; estimates of durations are not compared."""
     pairs: list[tuple[str, Mapping[Any, Any], Mapping[Any, Any]]] = [
         ("nodes", kept.nodes, fresh.nodes),
         ("pending jobs", _plain(kept.pending), _plain(fresh.pending)),

@@ -1,7 +1,7 @@
 """The policy in force: the file's, with the operators' weights over it, the same in every API server.
 
-Reading it costs no more than reading the file's, as it is asked for thousands of times a cycle. A thread (or
-whoever has just changed an override) looks for changes in the database, and keeps each version.
+Reading it costs no more than reading the file's, because a cycle asks for it thousands of times. A thread
+looks for changes in the database and keeps each version; a change of an override makes it look at once.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Fair shares as operators see and change them."""
+"""Fair shares as operators see and change them: the tree, its deficits, and overrides of weights."""

@@ -1,4 +1,4 @@
-"""Fair shares as they stand, without a plan: for whoever only wants to know the deficits."""
+"""Computes each user's fair-share deficit without running a planning cycle."""
 
 from __future__ import annotations
 

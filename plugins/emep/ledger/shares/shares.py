@@ -44,7 +44,7 @@ class Shares:
         )
 
     def tree(self, session: Session) -> ShareTree:
-        """The tree of everybody known: by the policy, by usage, by jobs that run or wait."""
+        """The tree of every known entity: from the policy, from usage, from jobs that run or wait."""
         now, policy = self._context.now, self._context.policy
         tree = ShareTree(policy, now)
         for row in session.scalars(select(Usage)):
@@ -77,7 +77,7 @@ class Shares:
     def set_weight(self, entity: str, weight: float, *, actor: str, reason: str = "") -> OverrideView:
         """Set an entity's weight over the policy file's, in force in every API server within two seconds.
 
-        Raises InvalidError for what names no entity, NotFoundError for one that nobody knows.
+        Raises InvalidError if the text names no entity, NotFoundError if the entity is unknown.
         """
         name = parse_entity(entity)
 
@@ -123,7 +123,7 @@ class Shares:
         self._context.policies.refresh()
 
     def _check_known(self, session: Session, name: EntityName) -> None:
-        """A mistyped project would take a share from everybody and give it to nobody."""
+        """Refuse an unknown entity: a mistyped project would take a share from all and use none of it."""
         base = self._context.policies.base
         if name.kind == "queue":
             if name.path not in base.queues:

@@ -1,4 +1,4 @@
-"""The fair-share tree with every number that people ask for, out of the core's own tree."""
+"""The fair-share tree for people: the core's tree with every number that operators ask for."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class ShareTree:
         """Billed and decayed; without the entry charge, which counts for the order only."""
 
     def add_ended(self, leaf: Leaf, gpu_seconds: float, decayed: float) -> None:
-        """What runs that are over have held."""
+        """Add what ended runs have held."""
         self._tree.charge(*leaf, decayed)
         self._note(leaf, gpu_seconds, decayed)
 
     def add_running(self, leaf: Leaf, held: Held) -> None:
-        """What a run has held so far; for the order it counts as if it had run for the entry charge."""
+        """Add what a live run has held so far; for the order, it counts with at least the entry charge."""
         seconds = max(0.0, self._now - held.granted_at)
         decayed = decayed_charge(held.rate, held.granted_at, self._now, self._now, self._policy.half_life)
         charge = self._policy.entry_charge
@@ -56,7 +56,7 @@ class ShareTree:
         self._note(leaf, held.gpus * seconds, decayed)
 
     def add_waiting(self, leaf: Leaf) -> None:
-        """Somebody who asks has a share, whether he has had anything yet or not."""
+        """Add a user with waiting jobs: a share belongs to him even if he has used nothing yet."""
         self._tree.leaf(*leaf)
 
     def _note(self, leaf: Leaf, raw: float, used: float) -> None:
@@ -83,7 +83,7 @@ class ShareTree:
         return found
 
     def _rank(self, ranks: dict[int, tuple[int, int, float]], entity: Entity) -> int:
-        """Place among its siblings, who come in order; those with one deficit share it."""
+        """The entity's rank among its siblings; entities with equal deficits share a rank."""
         seen, rank, before = ranks.get(id(entity.parent), (0, 0, math.nan))
         deficit = round(entity.deficit(), 9)
         rank = rank if deficit == before else seen + 1

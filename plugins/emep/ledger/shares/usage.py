@@ -1,4 +1,4 @@
-"""Consumption that fades: exact GPU-seconds with a half-life, of what has ended and of what still runs."""
+"""Decayed usage: exact GPU-seconds with a half-life, of ended and of running work."""
 
 from __future__ import annotations
 

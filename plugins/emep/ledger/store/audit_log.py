@@ -1,4 +1,4 @@
-"""The audit as log lines, each with the ids that follow a job through every log: written after the commit."""
+"""Writes the audit to the log after each commit, with the ids by which a job can be found in every log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LABELS = ("trace_id", "experiment_id", "job_type")
 JOBS_AT_HAND = "emep jobs"
 """Key of a session's ``info``: the jobs that were read one by one."""
 _FREQUENT = frozenset({"submitted", "waiting", "checkpointed", "started", "task_cleared", "held"})
-"""Logged in detail only: there are many, and what they say can be read from the job."""
+"""Logged at debug level only: there are many, and the job itself shows what they say."""
 
 
 def write_events(events: Iterable[Mapping[str, Any]]) -> None:

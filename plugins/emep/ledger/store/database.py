@@ -1,5 +1,4 @@
-"""Writes of the ledger: short, retried when the database says so, with their events numbered at the
-end.
+"""Reads and writes of the ledger's database; writes are retried and number their events at the end.
 
 Every write runs as ``database.write(work)``: ``work`` gets a ``Transaction``, and may be run again from the
 start after a lock time-out, a deadlock or a lost race, so it must do nothing outside the database.
@@ -48,9 +47,7 @@ class Database:
         )
 
     def on_commit(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` after every commit that left events or work for the planner; it must return at
-        once.
-        """
+        """Call ``listener`` after every commit with events or work for the planner; it must not block."""
         self._listeners.append(listener)
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Findings of the tick and of reports: each is carried out by itself, whatever becomes of the others."""
+"""Carries out the findings of ticks and reports one by one, so that a failing one stops no other."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ log = logging.getLogger(__name__)
 
 
 def run_safely(step: Callable[..., object], *args: object) -> None:
-    """Carry out one finding. It is no error where another server was faster.
+    """Carry out one finding; it is no error if another server was faster.
 
-    Raises UnavailableError and OperationalError: then the database is away, and the rest need not be tried.
+    Raises UnavailableError and OperationalError: the database is away, and the other findings would fail too.
     """
     try:
         step(*args)

@@ -50,8 +50,9 @@ def allocation_id(job_id: str, epoch: int) -> str:
 
 
 def lease_token(key: bytes, allocation: str, epoch: int) -> str:
-    """The bearer token of an allocation's holder; the same again for the same epoch, so an order can be
-    repeated.
+    """The bearer token of an allocation's holder.
+
+    It is the same for each call with the same epoch, so an order can be repeated.
     """
     digest = hmac.new(key, f"{allocation}:{epoch}".encode(), hashlib.sha256).hexdigest()
     return LEASE_PREFIX + digest

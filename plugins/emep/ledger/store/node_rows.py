@@ -86,5 +86,5 @@ def read_nodes(
 
 
 def read_unschedulable(session: Session, alive_since: float) -> set[str]:
-    """Names of the nodes that take no new work: of these time alone may make more."""
+    """Names of the nodes that take no new work; time alone can add to them, without an event."""
     return set(session.scalars(select(Node.name).where(~takes_work(alive_since))))

@@ -101,7 +101,7 @@ def count_and_page(
 
 
 def node_allocations(session: Session, node: str) -> list[tuple[AllocationNode, Allocation]]:
-    """What is on a node, over or not, as long as its agent has not said that it is gone; oldest first."""
+    """Allocations on a node, live or over, until its agent reports them gone; oldest first."""
     query = (
         select(AllocationNode, Allocation)
         .join(Allocation, Allocation.id == AllocationNode.allocation_id)

@@ -1,4 +1,4 @@
-"""EMEP's tables in Airflow's database: SQLite by default, PostgreSQL the same.
+"""EMEP's tables in Airflow's database, for SQLite (the default) and PostgreSQL.
 
 Times are seconds since 1970 UTC (double), memory is bytes, GPU time is GPU-seconds. There are no foreign keys
 to Airflow's tables: clearing or cleaning those must not touch the ledger, so a task is named by plain
@@ -241,7 +241,7 @@ class Allocation(Base):
     progress: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     log_size: Mapped[int] = mapped_column(BigInteger, default=0)
     log_closed: Mapped[bool] = mapped_column(Boolean, default=False)
-    """Whoever ships its log has said that nothing more comes."""
+    """The shipper of its log has closed it: no more bytes come."""
 
 
 class AllocationGpu(Base):

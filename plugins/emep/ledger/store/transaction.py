@@ -1,4 +1,4 @@
-"""One write: states move only where nobody else has moved them, events are numbered at its end."""
+"""One write transaction: states move only if no other write moved them; events are numbered at its end."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class LostRaceError(Exception):
 
 
 class HoldsNotLockedError(Exception):
-    """A write turned out to change what is held: it is run again, with that locked before anything else."""
+    """A write changed which GPUs are held without having locked them: it runs again with that lock first."""
 
 
 class HoldsGuard(Protocol):
-    """Who must know in the same transaction which GPUs are held and usable: Airflow's pools."""
+    """Keeps rows that depend on which GPUs are held and usable, in the same transaction (Airflow's pools)."""
 
     def is_on(self, session: Session) -> bool:
         """Whether there is anything to guard."""
@@ -71,7 +71,7 @@ class Transaction:
         """Whether the planner must look again."""
 
     def lock_holds(self) -> None:
-        """Lock what follows from holds, before anything else is locked."""
+        """Take the lock on the rows that depend on held GPUs, before any other lock."""
         if self._guard is not None and self._guard.is_on(self.session):
             self._guard.lock(self.session)
             self.holds_locked = True
@@ -91,7 +91,7 @@ class Transaction:
             self._holds_changed = True
 
     def settle_holds(self) -> None:
-        """Write what follows from holds, if they have changed."""
+        """Write the rows that depend on held GPUs, if these have changed."""
         if self._guard is not None and (self._holds_changed or self._holds_freed):
             self._guard.settle(self, only_freed=not self._holds_changed)
 
@@ -114,7 +114,7 @@ class Transaction:
         if allocation is not None:
             data.setdefault("nodes", allocation.nodes)
         if job is None and job_id is not None:
-            # Whoever changes an allocation has its job at hand; it is not read for the sake of its labels.
+            # Code that changes an allocation has read its job; it is not read again for its labels alone.
             job = self.session.info.get(JOBS_AT_HAND, {}).get(job_id)
             job = job or self.session.identity_map.get(identity_key(Job, job_id))
         if job is not None:
@@ -139,7 +139,7 @@ class Transaction:
     def move_job(self, job: Job, event: JobEvent, **values: Any) -> None:
         """Move a job by the table of states, guarded by id, epoch and the state that was read.
 
-        Raises IllegalMoveError where the table has no such move, LostRaceError where somebody moved it
+        Raises IllegalMoveError if the table has no such move, LostRaceError if another write moved it
         meanwhile.
         """
         values["state"] = move_job(job.state, event).value

@@ -200,7 +200,7 @@ def _node_state(node: Node, has_work: bool, alive_since: float) -> str:
 
 
 def gpu_state(gpu: Gpu, node_drain: bool, is_held: bool) -> GpuState:
-    """What a GPU is to everybody who asks: unhealthy before drained; draining while work is left on it."""
+    """The state to show for a GPU: unhealthy before drained, and draining while work is left on it."""
     if gpu.state != GpuState.HEALTHY.value or not (gpu.drain or node_drain):
         return GpuState(gpu.state)
     return GpuState.DRAINING if is_held else GpuState.DRAINED

@@ -14,7 +14,7 @@ depends_on = None
 def upgrade() -> None:
     with op.batch_alter_table("emep_allocation", schema=None) as batch_op:
         batch_op.add_column(sa.Column("lease_given_at", sa.Double(), nullable=True))
-    # Of those that are there already nobody knows: they count as handed out.
+    # It is not known of the existing rows, so they count as handed out.
     op.execute("UPDATE emep_allocation SET lease_given_at = granted_at WHERE runtime <> 'agent'")
 
 
