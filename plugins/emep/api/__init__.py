@@ -1,1 +1,1 @@
-"""EMEP."""
+"""The HTTP API that Airflow's API server mounts at ``/emep``: authentication, limits, routes and errors."""

@@ -1,4 +1,4 @@
-"""The API's OpenAPI document, with every answer that a route gives: FastAPI knows of the good ones only."""
+"""The API's OpenAPI document with every answer of a route; FastAPI by itself lists only successful ones."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _PROBLEM_SCHEMA: dict[str, Any] = {
 
 
 def answers(*statuses: int) -> Callable[[_Endpoint], _Endpoint]:
-    """Name refusals of a route that its form does not show: 409, 429."""
+    """Declare error statuses of a route that its signature does not show, such as 409 and 429."""
 
     def mark(endpoint: _Endpoint) -> _Endpoint:
         endpoint.answers = statuses  # type: ignore[attr-defined]

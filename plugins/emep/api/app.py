@@ -73,14 +73,14 @@ def create_app(runtime: Runtime | None = None) -> FastAPI:
 
 
 async def _listen(runtime: Runtime) -> None:
-    """Tell the scheduler's thread that this event loop goes round."""
+    """Tell the scheduler's thread regularly that this event loop is not blocked."""
     while True:
         runtime.runner.heard()
         await asyncio.sleep(LISTEN_SECONDS)
 
 
 def _start(app: FastAPI, given: Runtime | None) -> Runtime | None:
-    """Start scheduling. What is wrong must not keep Airflow from starting: every route then says it (503)."""
+    """Start scheduling. An error must not keep Airflow from starting: every route then reports it (503)."""
     try:
         runtime = given or _production_runtime()
         runtime.start()

@@ -1,6 +1,6 @@
-"""Who calls, and what they may: Airflow's users, agents, holders of a lease.
+"""Authentication and authorisation of callers: Airflow's users, agents, holders of a lease.
 
-``authenticate`` is a dependency of the whole app, so a route that somebody adds is closed from its first day.
+``authenticate`` is a dependency of the whole app, so every new route requires credentials from its first day.
 Airflow's own dependencies are not used as they are: in a mounted app they lack ``app.state.auth_manager``,
 and the one that reads a DAG's id looks for it in the path only.
 """
@@ -30,7 +30,7 @@ _ALLOCATION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 @dataclass(frozen=True)
 class Caller:
-    """Somebody whose credentials are valid."""
+    """A caller with valid credentials."""
 
     kind: Literal["user", "agent", "lease"]
     name: str
@@ -44,13 +44,13 @@ PUBLIC_ENDPOINTS: set[Callable[..., Any]] = set()
 
 
 def public(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """Let an endpoint answer everybody."""
+    """Let an endpoint answer without credentials."""
     PUBLIC_ENDPOINTS.add(endpoint)
     return endpoint
 
 
 async def authenticate(request: Request) -> Caller | None:
-    """The caller, kept in ``request.state.caller``; NotAuthenticatedError (401) for anybody else."""
+    """Authenticate the caller and keep it in ``request.state.caller``; else NotAuthenticatedError (401)."""
     if request.scope.get("endpoint") in PUBLIC_ENDPOINTS:
         return None
     known: Caller | None = getattr(request.state, "caller", None)
@@ -84,7 +84,7 @@ async def _lease(request: Request, token: str) -> Caller:
     if allocation_id is None:
         raise ForbiddenError("a lease token opens the routes of its own allocation only")
     if not _ALLOCATION_ID.fullmatch(allocation_id):
-        # Parameters are judged after credentials: what no database can look up must not get there.
+        # Parameters are validated after credentials: an id that no database can look up must not get there.
         raise NotAuthenticatedError("this lease token is not valid for this allocation")
     ledger = get_runtime(request).ledger
     if not ledger.allocations.knows_lease(allocation_id, token):
@@ -96,8 +96,8 @@ class KnownTokens:
     """Callers by the digest of an Airflow token that was found valid just now.
 
     Airflow asks its database for each call whether a token was revoked, in the event loop that all calls
-    share: at a hundred calls a second of one operator's token that was a quarter of what they cost. One that
-    is revoked is refused after ``SECONDS`` at the latest.
+    share. At a hundred calls a second with one operator's token, that was a quarter of their cost. A revoked
+    token is refused after ``SECONDS`` at the latest.
     """
 
     SECONDS = 2.0
@@ -112,7 +112,7 @@ class KnownTokens:
         return found[1] if found is not None and time.monotonic() < found[0] else None
 
     def keep(self, token: str, caller: Caller) -> None:
-        """Believe this token for a moment."""
+        """Accept this token for a moment without asking Airflow again."""
         if len(self._known) >= self.MOST:
             self._known.clear()
         self._known[_digest(token)] = (time.monotonic() + self.SECONDS, caller)
@@ -164,7 +164,7 @@ def role_names(user: Any) -> tuple[str, ...]:
 
 
 def known_roles(username: str) -> tuple[str, ...]:
-    """Roles of somebody who does not call himself, where the auth manager can tell; else none."""
+    """Roles of a user who is not the caller, if the auth manager can tell; else none."""
     from airflow.api_fastapi.app import get_auth_manager
 
     list_users = getattr(get_auth_manager(), "get_users", None)

@@ -1,4 +1,4 @@
-"""``POST /jobs:batch``: each request judged by itself, with the outcome that ``POST /jobs`` would have."""
+"""``POST /jobs:batch``: validates each request by itself, with the outcome that ``POST /jobs`` would have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from emep.wire.operations import BatchAnswer, BatchOutcome
 def submit_all(
     ledger: LedgerService, asked: Sequence[Any], submitter_of: Callable[[JobRequest], Submitter]
 ) -> BatchAnswer:
-    """Take in what can be taken in, in one transaction; ``submitter_of`` raises ForbiddenError."""
+    """Submit every request that is valid, in one transaction; ``submitter_of`` raises ForbiddenError."""
     outcomes: list[BatchOutcome | None] = [None] * len(asked)
     good: list[tuple[int, JobRequest, Submitter]] = []
     for place, document in enumerate(asked):

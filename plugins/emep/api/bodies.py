@@ -24,7 +24,7 @@ from emep.wire.errors import InvalidError, TooLargeError
 
 DEFAULT_BYTES = 1024**2
 BYTES_A_VALUE = 16
-"""Fewest bytes that a value takes on average in an honest body; what is denser costs more than it says."""
+"""Fewest bytes for each value, on average, in an honest body; denser ones cost more than their size tells."""
 ON_THE_LOOP = 16 * 1024
 """Bodies up to this size are parsed at once; a thread would cost more."""
 SILENCE = 10.0
@@ -127,7 +127,7 @@ class BoundedRequest(Request):
         return document
 
     async def drain(self) -> None:
-        """Take what has come of a body that is not needed, if it is short."""
+        """Read what has arrived of a body that is not needed, if it is short."""
         until, taken = time.monotonic() + DRAIN_SECONDS, 0
         while not self.is_complete and taken <= DRAIN_BYTES:
             message = await asyncio.wait_for(self._from_server(), max(0.0, until - time.monotonic()))
@@ -136,7 +136,7 @@ class BoundedRequest(Request):
 
 
 async def settle(request: BoundedRequest) -> None:
-    """After an answer is known: mark the connection where the rest of the body may still be under way."""
+    """Mark the connection, once the answer is known, if the rest of the body may still be under way."""
     if request.is_complete:
         return
     with contextlib.suppress(TimeoutError, ClientDisconnect):

@@ -1,4 +1,4 @@
-"""Why a job waits, or what has become of it, in codes and numbers and in one sentence."""
+"""Explains why a job waits, or how it ended, in codes, numbers and one sentence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from emep.wire.jobs import Explanation, JobView, ReasonView
 
 
 def explain(job: JobView, planner: Planner, policy: Policy) -> Explanation:
-    """The explanation of one job, out of a plan over the ledger as it is now."""
+    """Explains one job from a plan over the present state of the ledger."""
     reasons: list[ReasonView] = []
     if job.state is JobState.PENDING:
         _, plan = planner.think()
@@ -73,7 +73,7 @@ def _waiting(job: JobView, waiting: Waiting) -> Explanation:
 
 def _ended_or_running(job: JobView) -> str:
     where = f" on {', '.join(job.nodes)}" if job.nodes and job.ended_at is None else ""
-    # All that a running job has for a reason is where it runs, and many a completed one that it is completed.
+    # The reason of a running job is where it runs, and that of many completed jobs only that they completed.
     says_more = job.reason != job.state.value and job.state is not JobState.RUNNING
     why = f": {job.reason}" if job.reason and says_more else ""
     return f"Job {job.id} is {job.state.value}{where}{why}."

@@ -1,4 +1,4 @@
-"""The route class of the API: who calls, what is asked, and only then the body."""
+"""The route class of the API: it checks the caller and the query first, and only then reads the body."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 class GuardedRoute(APIRoute):
     """Authenticates, authorises and looks at the query before the body is read.
 
-    An unknown query parameter, or one that is given twice, is refused (422): what nothing looks at would seem
-    to have been obeyed.
+    An unknown query parameter, or one that is given twice, is refused (422). If it were ignored, the caller
+    would believe that it took effect.
     """
 
     def get_route_handler(self) -> Handler:

@@ -1,4 +1,4 @@
-"""Who may call a route is decided before a byte of the body is read.
+"""Guards decide whether a caller may use a route before any byte of the body is read.
 
 FastAPI reads and parses a body first and asks dependencies afterwards, so an anonymous caller could make the
 server work. A guard is a dependency that ``GuardedRoute`` (``emep.api.guarded``) asks beforehand, from the
@@ -25,7 +25,7 @@ _GUARDS: set[Guard] = set()
 
 
 async def get_caller(request: Request) -> Caller:
-    """Who calls this route. Raises NotAuthenticatedError where nobody has been authenticated."""
+    """The caller of this route. Raises NotAuthenticatedError if the request was not authenticated."""
     caller: Caller | None = getattr(request.state, "caller", None)
     if caller is None:
         raise NotAuthenticatedError("not authenticated")
@@ -33,7 +33,7 @@ async def get_caller(request: Request) -> Caller:
 
 
 def guard(rule: Rule) -> Guard:
-    """A dependency that answers with the caller; its rule is asked once a request."""
+    """A dependency that returns the caller; its rule is checked once for each request."""
 
     # A coroutine, which runs where the request is read: FastAPI hands a plain function to a thread and back,
     # and while the planner computes each of those waits for its turn.

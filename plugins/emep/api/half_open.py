@@ -49,7 +49,7 @@ def _protocols() -> Iterator[Any]:
 
 
 def _watch(protocol: Any, seconds: float) -> Callable[[], None]:
-    """Give the class its timers; answers with what takes them away again."""
+    """Give the class its timers; returns the function that removes them."""
     made, received, lost = protocol.connection_made, protocol.data_received, protocol.connection_lost
 
     def connection_made(self: Any, transport: Any) -> None:
@@ -78,7 +78,7 @@ def _watch(protocol: Any, seconds: float) -> Callable[[], None]:
 
 
 def _has_request(connection: Any) -> bool:
-    """Whether a request's headers have come whole, and it is not answered yet."""
+    """Whether all headers of a request have arrived and it is not answered yet."""
     cycle = getattr(connection, "cycle", None)
     return cycle is not None and not cycle.response_complete
 

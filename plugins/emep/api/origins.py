@@ -1,7 +1,7 @@
 """Writes that a session's cookie authenticates must come from a page of this very site.
 
-A browser sends the cookie along with whatever any page makes it send, and says truly, in ``Sec-Fetch-Site``
-and ``Origin``, which page that was. A bearer token comes from its owner's program alone: it is free of this.
+A browser adds the cookie to every request that any page makes it send, and it names that page truthfully in
+``Sec-Fetch-Site`` and ``Origin``. Only its owner's program sends a bearer token, so tokens are not checked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def check_origin(request: Request) -> None:
-    """Raise ForbiddenError where a write without a token does not come from this site's own pages."""
+    """Raise ForbiddenError if a write without a token does not come from this site's own pages."""
     if request.method in _READS or not request.cookies:
         return
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")

@@ -1,4 +1,4 @@
-"""Who may change a job, a dead letter, an allocation: guards that look at what the path names.
+"""Guards that decide who may change the job, dead letter or allocation that the path names.
 
 A job's task is changed by an account that may change the DAG's tasks; a job without one by its owner or an
 operator. An allocation's work is started and ended by the account that submitted its job.
@@ -23,7 +23,7 @@ MAX_ID = 80
 
 
 def require_change(caller: Caller, job: JobView, verb: str) -> None:
-    """Raise ForbiddenError where the caller may not; what counts is the job's stored DAG."""
+    """Raise ForbiddenError if the caller may not change the job; the job's stored DAG decides."""
     dag_id = job.airflow.dag_id if job.airflow else None
     is_own = dag_id is not None or job.user == caller.name
     if not may_edit_tasks(caller, dag_id) or not (is_own or may_operate(caller)):

@@ -1,4 +1,4 @@
-"""Every error as problem details (RFC 9457), naming the field and the fix, for people and for programs."""
+"""Answers every error with problem details (RFC 9457) that name the field and the fix."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def invalid_document(errors: Sequence[Any]) -> dict[str, Any]:
 
 
 async def emep_error(_: Request, error: Exception) -> JSONResponse:
-    """A refusal of the ledger's or the API's own."""
+    """Answer an error that the ledger or the API raised."""
     assert isinstance(error, EmepError)  # noqa: S101
     headers = {}
     if error.status == HTTPStatus.UNAUTHORIZED:
@@ -81,14 +81,14 @@ async def emep_error(_: Request, error: Exception) -> JSONResponse:
 
 
 async def http_error(_: Request, error: Exception) -> JSONResponse:
-    """What the framework refuses: unknown paths, methods, bodies that are no JSON."""
+    """Answer a refusal of the framework: unknown paths, methods, bodies that are no JSON."""
     assert isinstance(error, HTTPException)  # noqa: S101
     title = HTTPStatus(error.status_code).phrase
     return problem(error.status_code, title, str(error.detail), headers=error.headers)
 
 
 async def validation_error(_: Request, error: Exception) -> JSONResponse:
-    """Fields of the wrong type, size or name: all of them, the first one in the sentence."""
+    """Answer for fields of the wrong type, size or name; lists all, and names the first in the sentence."""
     assert isinstance(error, RequestValidationError)  # noqa: S101
     return JSONResponse(invalid_document(error.errors()), 422, media_type=MEDIA_TYPE)
 
@@ -110,9 +110,9 @@ def _describe(entry: Mapping[str, Any]) -> dict[str, str]:
 
 
 async def database_error(_: Request, error: Exception) -> JSONResponse:
-    """The database refuses or is away.
+    """Answer when the database refuses a value or is away.
 
-    A value it cannot hold is the caller's; everything else may be retried.
+    A value that it cannot hold is the caller's mistake; any other request may be retried.
     """
     error_id = uuid.uuid4().hex[:12]
     log.error("database error %s", error_id, exc_info=error)
@@ -128,7 +128,7 @@ async def database_error(_: Request, error: Exception) -> JSONResponse:
 
 
 async def defect(_: Request, error: Exception) -> JSONResponse:
-    """A defect of EMEP's own: the caller gets a number, the log the rest."""
+    """Answer for a defect of EMEP's: the caller gets a number, and the log has the details under it."""
     error_id = uuid.uuid4().hex[:12]
     log.error("unexpected error %s", error_id, exc_info=error)
     return problem(

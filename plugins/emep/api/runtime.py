@@ -23,7 +23,7 @@ from emep.wire.errors import UnavailableError
 
 @dataclass
 class Runtime:
-    """The parts, wired; ``start`` before the first request, ``stop`` after the last."""
+    """Builds and owns these parts; call ``start`` before the first request and ``stop`` after the last."""
 
     settings: Settings
     ledger: LedgerService

@@ -1,4 +1,4 @@
-"""Allocations: heartbeats, logs, completion, for whoever holds one; a list for people."""
+"""Allocations: heartbeats, logs and completion for their holders, and a list for people."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def heartbeat(
 ) -> HeartbeatAnswer:
     """Renew the lease and get a directive.
 
-    409 with ``directive: abort`` where the lease is somebody else's by now.
+    409 with ``directive: abort`` if the lease has passed to another holder.
     """
     return await run_in_threadpool(runtime.ledger.allocations.heartbeat, allocation_id, beat)
 
@@ -65,9 +65,7 @@ async def append_log(
     offset: Offset,
     final: Annotated[bool, Query(description="Nothing more comes.")] = False,
 ) -> LogReceipt:
-    """Add the body's bytes, which begin at ``offset``; 409 with ``expected_offset`` where some are missing
-    before.
-    """
+    """Add the body's bytes at ``offset``; 409 with ``expected_offset`` if earlier bytes are missing."""
     data = await request.body()
     next_offset = await run_in_threadpool(
         runtime.ledger.logs.append, allocation_id, offset, data, final=final
@@ -87,5 +85,5 @@ def read_log(
 @body_limit(4 * 1024**2)
 @answers(409)
 def complete(allocation_id: AllocationId, end: Completion, caller: Holder, runtime: RuntimeDep) -> JobView:
-    """Release the GPUs and say how it ended; the same call again is answered the same."""
+    """Record how the work ended and release its GPUs; repeating the call gives the same answer."""
     return runtime.ledger.allocations.complete(allocation_id, end, actor=caller.name)

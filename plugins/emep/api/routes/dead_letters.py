@@ -43,9 +43,9 @@ def get_letter(letter_id: LetterId, _: Reader, runtime: RuntimeDep) -> DeadLette
 def requeue(
     letter_id: LetterId, caller: LetterChanger, runtime: RuntimeDep, request: ReasonRequest | None = None
 ) -> DeadLetterView:
-    """The job waits again; where an Airflow task asked for it, that task is cleared and asks again.
+    """Put the job back in the queue; if an Airflow task asked for it, that task is cleared and asks again.
 
-    409 where that task cannot be cleared, or the letter is resolved.
+    409 if that task cannot be cleared, or the letter is resolved.
     """
     reason = request.reason if request else ""
     return runtime.ledger.dead_letters.requeue(letter_id, actor=caller.name, reason=reason)
@@ -56,5 +56,5 @@ def requeue(
 def discard(
     letter_id: LetterId, caller: LetterChanger, runtime: RuntimeDep, reason: Reason = ""
 ) -> DeadLetterView:
-    """Nothing runs; the job and the letter stay as they ended, with who discarded it and why."""
+    """Resolve the letter without running anything; it records who discarded it and why."""
     return runtime.ledger.dead_letters.discard(letter_id, actor=caller.name, reason=reason)

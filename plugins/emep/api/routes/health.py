@@ -1,4 +1,4 @@
-"""The watch over the hardware: check now, and hear what was found."""
+"""The watch over the hardware: check now, and list the findings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from emep.wire.health import Checkup
 
 router = APIRouter(tags=["nodes"], route_class=GuardedRoute)
 SHORTEST_PAUSE = 1.0
-"""Seconds between two looks of one caller at what runs out; news of nodes are not held back by it."""
+"""Seconds between two checks for expired leases in one call; news of nodes is not delayed by it."""
 
 
 @router.post("/nodes:check", summary="Check every node, GPU and lease now")
@@ -30,9 +30,10 @@ async def check(
     ] = None,
     timeout: Timeout = 0,  # noqa: ASYNC109 - the protocol's own field
 ) -> Checkup:
-    """Do at once what the scheduler's own tick would: count missing reports, take back leases that have run
-    out, requeue their jobs. Answers with every finding since the cursor, by whomever; waits up to ``timeout``
-    seconds for the first one.
+    """Run the scheduler's checks now: count missing reports, take back expired leases, requeue their jobs.
+
+    The answer lists all findings since the cursor, also those of other callers and of the scheduler's own
+    tick. Waits up to ``timeout`` seconds for the first one.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + timeout

@@ -1,4 +1,4 @@
-"""Jobs: submit one or many, list, look at, explain, watch, requeue, cancel."""
+"""Jobs: submit one or many, list, get, explain, watch, requeue, cancel."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 def check_task(caller: Caller, request: JobRequest, settings: Settings) -> None:
-    """Only operators, which ask through EMEP's own account, know which task asks.
+    """Raise ForbiddenError if a request names a task but does not come from EMEP's own account.
 
-    A later try of that task takes this job's result, so anyone else who names a task is refused
-    (ForbiddenError), administrators too.
+    A later try of that task takes over this job's result. So all other accounts are refused, administrators
+    too: only operators, which use EMEP's account, know which task asks.
     """
     if request.airflow is not None and caller.name != settings.service_user:
         raise ForbiddenError(
@@ -48,9 +48,9 @@ def check_task(caller: Caller, request: JobRequest, settings: Settings) -> None:
 
 
 def submitter_of(caller: Caller, request: JobRequest, settings: Settings) -> Submitter:
-    """In whose name a request is taken in.
+    """The account that submits a request and the user it is charged to.
 
-    Raises ForbiddenError where the caller may not ask, or not for others, or names a task of Airflow's.
+    Raises ForbiddenError if the caller may not submit, or not for others, or names a task of Airflow's.
     """
     check_task(caller, request, settings)
     dag_id = request.airflow.dag_id if request.airflow else None
@@ -64,7 +64,7 @@ def submitter_of(caller: Caller, request: JobRequest, settings: Settings) -> Sub
             f"user: {caller.name} may submit as {caller.name} only; leave the field out", field="user"
         )
     user = request.user or caller.name
-    # The service account speaks for others all day, so its own role says nothing about who may use a class.
+    # The service account submits for others, so its own role does not decide who may use a class.
     roles = known_roles(user) if names_other and is_service else caller.roles
     return Submitter(caller.name, user, roles, dag_id if is_service else None)
 
@@ -95,9 +95,9 @@ async def submit(request: JobRequest, caller: Submitting, runtime: RuntimeDep, r
 @router.post("/jobs:batch", summary="Submit many jobs")
 @body_limit(8 * 1024**2)
 def submit_batch(request: BatchRequest, caller: Submitting, runtime: RuntimeDep) -> BatchAnswer:
-    """Ask for GPUs for up to 1000 jobs at once: one transaction, and the outcome of each by itself.
+    """Ask for GPUs for up to 1000 jobs at once, in one transaction and with an outcome for each.
 
-    200 also where some, or all, were refused: see each one's status and problem.
+    The answer is 200 even if some or all were refused: see each one's status and problem.
     """
     known: dict[tuple[str | None, str | None], Submitter] = {}
 
@@ -148,9 +148,7 @@ async def changes(
         str | None, Query(description="Only these jobs, separated by commas.", max_length=450_000)
     ] = None,
 ) -> Changes:
-    """Jobs with news since the cursor, each as it is now; waits up to ``timeout`` seconds where there are
-    none.
-    """
+    """Jobs that changed since the cursor, as they are now; waits up to ``timeout`` seconds for the first."""
     wanted = _ids(ids)
     deadline = asyncio.get_running_loop().time() + timeout
     async with runtime.follower.subscribe(JOBS) as subscription:
@@ -198,14 +196,14 @@ def job_log(job_id: JobId, _: Reader, runtime: RuntimeDep) -> StreamingResponse:
             more, offset = chunk.next_offset > offset, chunk.next_offset
             yield chunk.text
 
-    # A log is somebody's text: a browser must not guess that it is a page.
+    # A job writes its log freely: a browser must not guess that it is a page.
     safe = {"X-Content-Type-Options": "nosniff"}
     return StreamingResponse(pieces(), media_type="text/plain; charset=utf-8", headers=safe)
 
 
 @router.get("/jobs/{job_id}/explain", summary="Why it waits")
 def explain_job(job_id: JobId, _: Reader, runtime: RuntimeDep) -> Explanation:
-    """All that blocks it, its position, every term of its score, and when it may start."""
+    """Explain the job: all that blocks it, its position, each term of its score, and when it may start."""
     return explain(runtime.ledger.jobs.get(job_id), runtime.runner.planner, runtime.ledger.context.policy)
 
 
@@ -214,9 +212,9 @@ def explain_job(job_id: JobId, _: Reader, runtime: RuntimeDep) -> Explanation:
 def requeue(
     job_id: JobId, caller: JobChanger, runtime: RuntimeDep, request: ReasonRequest | None = None
 ) -> JobView:
-    """Running work is told to checkpoint and returns to its place; what has ended waits again.
+    """Requeue a job: a running one is told to checkpoint and returns to its place, an ended one waits again.
 
-    Where an Airflow task asked for it and it has ended, that task is cleared and asks again with a new job.
+    If an Airflow task asked for a job that has ended, that task is cleared and asks again with a new job.
     """
     reason = request.reason if request else ""
     return runtime.ledger.dead_letters.requeue_job(job_id, actor=caller.name, reason=reason)
@@ -231,7 +229,7 @@ def cancel(
     reason: Reason = "",
     if_unwanted: IfUnwanted = False,
 ) -> JobView:
-    """Cancel: at once where it waits; where it runs it is told to checkpoint and exit."""
+    """Cancel a job: a waiting one at once; a running one is told to checkpoint and exit."""
     if if_unwanted and not runtime.ledger.tasks.is_unwanted(job_id):
         return runtime.ledger.jobs.get(job_id)
     return runtime.ledger.jobs.cancel(job_id, actor=caller.name, reason=reason)

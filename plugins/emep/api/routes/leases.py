@@ -1,6 +1,6 @@
-"""Leases of pods, and of work that the asker starts itself; the cluster manager's word on nodes.
+"""Leases of pods and of work that the client starts itself, and the cluster manager's readiness of nodes.
 
-Nobody but the account that submitted the job (or an administrator) gets a token, and none is ever logged.
+Only the account that submitted the job (or an administrator) gets a lease's token. Tokens are never logged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ router = APIRouter(tags=["leases"], route_class=GuardedRoute)
 def lease(
     allocation_id: AllocationId, request: LeaseRequest, _: Asker, runtime: RuntimeDep, response: Response
 ) -> LeaseAnswer:
-    """For work that no agent starts. 409 where the allocation is over."""
+    """Get the lease of work that no agent starts. 409 if the allocation is over."""
     response.headers["Cache-Control"] = "no-store"
     return runtime.ledger.leases.fetch(allocation_id, started=request.started)
 
@@ -34,7 +34,7 @@ def lease(
 @router.post("/allocations/{allocation_id}/lost", summary="The work was lost")
 @answers(409)
 def lost(allocation_id: AllocationId, loss: Loss, _: Asker, runtime: RuntimeDep) -> JobView:
-    """Evicted, deleted by hand, its node gone: the job goes back to the queue in the same try."""
+    """Report work as lost (evicted, deleted by hand, node gone): the job is requeued in the same try."""
     return runtime.ledger.leases.report_lost(
         allocation_id, loss.epoch, loss.code, loss.reason, gone=loss.gone
     )
@@ -54,12 +54,12 @@ OfRuntime = Annotated[
 
 @router.get("/allocations:leaving", summary="Allocations that are over, but not confirmed gone")
 def leaving(_: Reader, runtime: RuntimeDep, of: OfRuntime = "kubernetes") -> Page:
-    """Their GPUs are held until the pod has been seen to leave, or the asker says so (``/gone``)."""
+    """Allocations that are over but hold their GPUs until their pod is gone, or ``/gone`` is called."""
     found = runtime.ledger.leases.leaving(of)
     return Page(items=list(found), total=len(found))
 
 
 @router.put("/nodes/{name}/readiness", summary="What the cluster manager says of a node")
 def readiness(name: NodeName, said: NodeReadiness, caller: AgentOrOperator, runtime: RuntimeDep) -> NodeView:
-    """A node that is not ready gets no work."""
+    """Record whether the cluster manager calls a node ready; a node that is not ready gets no work."""
     return runtime.ledger.nodes.set_readiness(name, ready=said.ready, reason=said.reason, actor=caller.name)

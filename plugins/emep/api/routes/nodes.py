@@ -1,4 +1,4 @@
-"""Nodes: register, report, poll for orders, look at."""
+"""Nodes: register, report, poll for orders, list and get."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ from emep.wire.operations import DrainRequest, NodePatch, ResumeRequest
 
 router = APIRouter(tags=["nodes"], route_class=GuardedRoute)
 REPEAT_SECONDS = 5.0
-"""An order that was given is given again only after this, so that a poll is no busy loop while it is carried
-out.
-"""
+"""Seconds before an order is repeated, so that polls are no busy loop while an agent carries it out."""
 
 
 class OrderGate:
@@ -47,7 +45,7 @@ class OrderGate:
         ]
 
     def note(self, node: str, orders: list[StartOrder | StopOrder]) -> None:
-        """These are being given now."""
+        """Remember that these orders are being sent."""
         now = time.monotonic()
         if len(self._given) > 10_000:
             self._given = {key: at for key, at in self._given.items() if now - at < 60}
@@ -55,7 +53,7 @@ class OrderGate:
             self._given[self._key(node, order)] = now
 
     def forget(self, node: str) -> None:
-        """What the node was given lately did not arrive."""
+        """Send the node's last orders again, because they did not arrive."""
         self._given = {key: at for key, at in self._given.items() if key[0] != node}
 
     @staticmethod
@@ -70,10 +68,10 @@ newest_poll: dict[str, Subscription] = {}
 
 
 def supersede(node: str, subscription: Subscription) -> None:
-    """From now on this poll gets the node's orders.
+    """Let this poll get the node's orders from now on.
 
-    The agent gave the one before up, as its list of what runs has changed: that one answers with nothing, or
-    it would take orders along that nobody reads.
+    The agent has abandoned its poll before this one, because its list of running work changed. That poll
+    must answer without orders, since the agent no longer reads its answer.
     """
     before = newest_poll.get(node)
     newest_poll[node] = subscription
@@ -90,7 +88,7 @@ def list_nodes(_: AgentOrReader, runtime: RuntimeDep, after: AfterNode = None, l
 @router.post("/nodes", status_code=201, summary="Register a node")
 @answers(409)
 def register(request: NodeRequest, _: AgentOrOperator, runtime: RuntimeDep) -> NodeView:
-    """Take a node in with its GPUs; the same name again replaces its description."""
+    """Register a node with its GPUs; registering the same name again replaces its description."""
     return runtime.ledger.nodes.register(request)
 
 
@@ -102,7 +100,7 @@ def get_node(name: NodeName, _: AgentOrReader, runtime: RuntimeDep) -> NodeView:
 
 @router.patch("/nodes/{name}", summary="Correct a node's description")
 def patch(name: NodeName, request: NodePatch, caller: Operator, runtime: RuntimeDep) -> NodeView:
-    """What is set here counts over what the agent says, also when that registers again; null: its word."""
+    """Override what the agent says of its node, also when it registers again; null removes an override."""
     return runtime.ledger.drains.patch_node(name, request, actor=caller.name, reason=request.reason)
 
 
@@ -110,7 +108,7 @@ def patch(name: NodeName, request: NodePatch, caller: Operator, runtime: Runtime
 def drain(
     name: NodeName, caller: Operator, runtime: RuntimeDep, request: DrainRequest | None = None
 ) -> NodeView:
-    """What runs may finish; ``now``: it is told to checkpoint and goes back to its place in the queue."""
+    """Give a node no new work. Running work may finish; with ``now`` it must checkpoint and is requeued."""
     asked = request or DrainRequest()
     return runtime.ledger.drains.drain(name, asked.gpu, now=asked.now, reason=asked.reason, actor=caller.name)
 
@@ -119,7 +117,7 @@ def drain(
 def resume(
     name: NodeName, caller: Operator, runtime: RuntimeDep, request: ResumeRequest | None = None
 ) -> NodeView:
-    """The end of a drain; a GPU that was drained by itself is resumed by itself."""
+    """End a drain; a GPU that was drained by itself is also resumed by itself."""
     asked = request or ResumeRequest()
     return runtime.ledger.drains.resume(name, asked.gpu, reason=asked.reason, actor=caller.name)
 
@@ -139,9 +137,9 @@ def report(name: NodeName, request: HealthReport, _: Agent, runtime: RuntimeDep)
 
 @router.post("/nodes/{name}/poll", summary="An agent asks for orders")
 async def poll(name: NodeName, request: PollRequest, _: Agent, runtime: RuntimeDep) -> PollAnswer:
-    """Orders to start and to stop; waits up to ``timeout`` seconds where there are none.
+    """Orders to start and to stop work; waits up to ``timeout`` seconds for the first one.
 
-    Answers at once, with no order, where the next list of what runs is needed to give GPUs back.
+    Answers at once without an order if the next list of running work is needed to free GPUs.
     """
     ledger, follower = runtime.ledger, runtime.follower
     clock = asyncio.get_running_loop().time

@@ -28,11 +28,11 @@ def get_shares(_: Reader, runtime: RuntimeDep) -> FairShareView:
 def set_share(
     entity: Entity, request: OverrideRequest, caller: Operator, runtime: RuntimeDep
 ) -> OverrideView:
-    """In force in every API server within two seconds, until it is unset; recorded with user and reason."""
+    """Set a weight over the policy file's, in every API server within two seconds, and record who and why."""
     return runtime.ledger.shares.set_weight(entity, request.weight, actor=caller.name, reason=request.reason)
 
 
 @router.delete("/fair-share/{entity:path}", status_code=204, summary="Let the policy file's weight count")
 def unset_share(entity: Entity, caller: Operator, runtime: RuntimeDep, reason: Reason = "") -> None:
-    """Forget the override."""
+    """Remove the override, so that the policy file's weight counts again."""
     runtime.ledger.shares.unset_weight(entity, actor=caller.name, reason=reason)

@@ -22,7 +22,7 @@ root = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 def get_policy(_: Reader, runtime: RuntimeDep) -> dict[str, Any]:
     """The whole policy, defaults included, in the policy file's own shape (durations in seconds).
 
-    While the policy file is refused, ``problem`` says why (``message``, ``since``): what is shown is the
+    While the policy file is refused, ``problem`` says why (``message``, ``since``), and the answer is the
     policy that was in force before.
     """
     policies = runtime.ledger.context.policies
@@ -36,11 +36,11 @@ def get_policy(_: Reader, runtime: RuntimeDep) -> dict[str, Any]:
 @root.get("/health")
 @public
 def health(request: Request) -> JSONResponse:
-    """Whether this server schedules, and what it is at; 503 where nothing can be decided.
+    """Whether this server schedules, and its state; 503 if it cannot decide anything.
 
     ``state``: ``idle`` (nothing waits), ``planning`` (jobs wait, the plan is fresh), ``behind`` (the plan is
-    late), ``failing`` (at what: database, disk_full, plan), ``stopped``. ``policy``: ``file``, or
-    ``last_good`` while the file is refused.
+    late), ``failing`` (``failing`` names what: database, disk_full, plan), ``stopped``. ``policy``: ``file``,
+    or ``last_good`` while the file is refused.
     """
     runtime: Runtime | None = getattr(request.app.state, "runtime", None)
     if runtime is None:
