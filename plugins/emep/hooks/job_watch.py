@@ -1,7 +1,7 @@
 """One watch of the ledger for all triggers of a triggerer: a single long poll of ``GET /jobs:changes``.
 
-A thousand triggers that each poll make the loop late by a third of a second; one shared poll costs nothing
-that shows. Hubs are kept by event loop and connection. The hub's tasks run in an empty context, because the
+A thousand triggers that each poll delay the loop by a third of a second; one shared poll does not measurably.
+Hubs are kept by event loop and connection. The hub's tasks run in an empty context, because the
 triggerer finds a trigger's log by its context and the hub belongs to no trigger.
 """
 
@@ -43,12 +43,12 @@ class Subscription:
         self._news = asyncio.Event()
 
     def put(self, job: JobView) -> None:
-        """A state of the job that the ledger has told."""
+        """Take a newer state of the job from the ledger."""
         self.job = job
         self._news.set()
 
     def wake(self) -> None:
-        """Let the waiter read the job anew: what is known of it may be wrong."""
+        """Make the waiter read the job again, because its known state may be wrong."""
         self.job = None
         self._news.set()
 
@@ -92,7 +92,7 @@ class Hub:
         subscription = Subscription(job_id)
         self._subscriptions.setdefault(job_id, set()).add(subscription)
         if self._watch_task is None or self._watch_task.done():
-            # From now on is enough: whoever subscribes reads the job itself once the watch has its cursor.
+            # News from now on is enough: each subscriber reads its job once the watch has its cursor.
             self._watching.clear()
             self._cursor = None
             self._watch_task = asyncio.create_task(

@@ -1,6 +1,6 @@
-"""What every operator shares that asks EMEP for GPUs: the request, its submission, and its end by hand.
+"""Mixin of the operators that ask EMEP for GPUs: builds the request, submits it, and cancels it on a kill.
 
-Not an operator by itself: a mixin for ``BaseOperator`` and for the provider's pod operator alike.
+It is not an operator by itself. ``BaseOperator`` and the provider's pod operator are both combined with it.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class AsksForGpus(RendersInWords):
         return None
 
     def job_fields(self) -> dict[str, Any]:
-        """The job's fields as they are asked for; what is left out is the policy's default.
+        """The job's fields to request; the policy's defaults replace those that are left out.
 
-        Raises AirflowFailException where they cannot go together.
+        Raises AirflowFailException if fields contradict each other.
         """
         values = {name: getattr(self, name) for name in OPERATOR_FIELDS}
         return {name: value for name, value in values.items() if value not in (None, "", "None")}
@@ -105,8 +105,8 @@ class AsksForGpus(RendersInWords):
     def ask(self, api: EmepClient, request: JobRequest) -> JobView:
         """Submit the request; then cancel what earlier tries have left, unless this one has taken it over.
 
-        An outage of the API is waited for. Raises AirflowFailException where it is refused for good,
-        EmepError where no answer comes in ten minutes.
+        It waits through an outage of the API. Raises AirflowFailException if the request is refused for good,
+        EmepError if no answer comes in ten minutes.
         """
         from emep.client import EmepApiError
         from emep.operators.outage import through_outage
@@ -123,9 +123,9 @@ class AsksForGpus(RendersInWords):
         return job
 
     def keep_position(self, context: Context, position: dict[str, Any]) -> None:
-        """Leave the position in the job's log where a trigger finds it; best effort.
+        """Store the position in the job's log for the trigger; a failure is ignored.
 
-        A triggerer that starts anew reads it, and Airflow writes an error where there is nothing to read.
+        A triggerer that restarts reads it, and Airflow logs an error if there is nothing to read.
         """
         from emep.triggers.job import POSITION_KEY
 
@@ -144,10 +144,10 @@ class AsksForGpus(RendersInWords):
         return min(max(1.0, float(limit.total_seconds()) - max(0.0, gone)), LONGEST_SECONDS)
 
     def on_kill(self) -> None:
-        """The worker was told to end: cancel the job where the task was marked, cleared or deleted.
+        """Cancel the job, when the worker is told to end, if the task was marked, cleared or deleted.
 
-        A worker that is told to end because its machine is, or because Airflow cannot be reached, leaves the
-        job to the next try. While deferred, the trigger cancels.
+        If the worker ends because its machine stops or Airflow cannot be reached, the job is left to the next
+        try. While the task is deferred, the trigger cancels.
         """
         if self.job_id is None:
             return
@@ -164,7 +164,7 @@ class AsksForGpus(RendersInWords):
         log.info("Job %s is %s", self.job_id, job.state.value)
 
     def _end_earlier_tries(self, api: EmepClient, request: JobRequest, own: str) -> None:
-        """A try whose worker was killed may have left its job: it must not hold GPUs beside this one."""
+        """Cancel jobs that killed workers of earlier tries left, so that they hold no GPUs any more."""
         task = request.airflow
         if task is None or task.try_number <= 1:
             return
@@ -184,7 +184,7 @@ def _short(key: str) -> str:
 
 
 def _try_key(checkpoint_key: str, ti: Any) -> str:
-    """What makes the request of one try the same when it is sent again.
+    """The idempotency key of one try, so that its request can be sent again.
 
     Airflow gives each try of each run an id of its own, which tells a run from one that was deleted and
     triggered again under its name.
@@ -194,7 +194,7 @@ def _try_key(checkpoint_key: str, ti: Any) -> str:
 
 
 def _numbers(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields, with truth values refused where numbers are meant: pydantic would take them for 0 and 1.
+    """Check that no field for a number has a truth value, which pydantic would take for 0 or 1.
 
     Raises AirflowFailException that names the field.
     """

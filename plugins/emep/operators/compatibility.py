@@ -1,4 +1,4 @@
-"""The first task of every DAG: is what the run names sound and compatible, before anything costs a GPU."""
+"""The first task of every DAG: checks that a run's models, recipe and tasks fit before they cost a GPU."""
 
 from __future__ import annotations
 

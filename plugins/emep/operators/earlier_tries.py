@@ -1,4 +1,4 @@
-"""Jobs of a task that no try waits for any more: their worker was lost, or the task was cleared."""
+"""Cancels jobs of earlier tries, which no try waits for: their worker was lost or the task was cleared."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ def cancel_jobs(
     reason: str,
     but: str | None = None,
 ) -> list[str]:
-    """Cancel the task's jobs of tries up to and with ``up_to_try`` that have not ended, ``but`` one; their
-    ids.
+    """Cancel the task's unfinished jobs up to and including ``up_to_try``, except ``but``; return their ids.
 
     Raises EmepApiError and EmepConnectionError.
     """

@@ -1,4 +1,4 @@
-"""Tasks of a generation group that know when they have nothing to do."""
+"""Operators of a generation group that skip themselves when they have nothing to do."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
 NOTHING: list[list[int]] = [[]]
-"""The batches of a generation whose candidates all have a result: one empty batch, because a task that is
-mapped over nothing is skipped, and what comes after it with it.
+"""The batches of a generation whose candidates all have results: one empty batch.
+
+A task that is mapped over nothing would be skipped, and the tasks after it too.
 """
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 KUBERNETES = "kubernetes"
 INLINE_SECONDS = 8.0
 LAST_LINES_SECONDS = 3.0
-"""How long a log may take to be whole after the end; then the task ends without its last lines."""
+"""How long the rest of a log may take after the job's end; then the task ends without the last lines."""
 _POLL = (0.1, 0.5)
 
 
@@ -96,9 +96,10 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
         self.conn_id = conn_id
 
     def execute(self, context: Context) -> Any:
-        """Ask, stay for ``inline_wait`` seconds, defer. An outage of the API is waited for; the trigger
-        follows a job that cannot be watched from here. Raises as ``finish`` does; EmepError if no answer
-        comes.
+        """Ask for the job, watch it for ``inline_wait`` seconds, then defer.
+
+        It waits through an outage of the API. If the job cannot be watched from here, it defers at once.
+        Raises as ``finish`` does; EmepError if no answer comes.
         """
         self.fail_unrendered()
         if self.runtime == KUBERNETES:
@@ -127,7 +128,7 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
         )
 
     def _defer_to_pod(self, context: Context) -> NoReturn:
-        """The same in a pod: render, ask, defer at once."""
+        """Run the engine in a pod: render it, ask for the job and defer at once."""
         from emep.operators import in_pod
 
         request = self.request(context)
@@ -143,8 +144,7 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
         raise AssertionError("deferring does not return")
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """The worker's leg after the deferral: failures, and successes that need a worker. Raises as
-        ``finish`` does."""
+        """Finish a failure, or a success that needs a worker, after the deferral. Raises as ``finish``."""
         from emep.wire.jobs import JobView
 
         return self.finish(context, JobView.model_validate(event["job"]))
@@ -178,8 +178,10 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
         return engine_spec(self)
 
     def _stay(self, api: EmepClient, job: JobView, stream: LogStream) -> JobView:
-        """Watch the job from the worker until it has ended or ``inline_wait`` is over; its log goes to the
-        task's. An API that is away ends the watch: the job goes on, and its trigger follows it."""
+        """Watch the job from the worker until it ends or ``inline_wait`` is over, and copy its log.
+
+        An outage of the API ends the watch: the job goes on, and the trigger follows it.
+        """
         from emep.operators.outage import is_outage
 
         try:

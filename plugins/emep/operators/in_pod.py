@@ -1,7 +1,7 @@
-"""``runtime: kubernetes`` for operators that run an engine: the same task, its work in a pod.
+"""``runtime: kubernetes`` for operators that run an engine: runs the same task's work in a pod.
 
-Image, volumes, service account and whatever else a pod needs in this cluster come from a pod template
-(``[emep] pod_template_file``), because a DAG's author knows none of it.
+Image, volumes, service account and all else that a pod needs in this cluster come from a pod template
+(``[emep] pod_template_file``), because the author of a DAG does not know them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Calls of EMEP's API that outlast an outage: a server that is restarted costs a task no try.
+"""Repeats calls of EMEP's API through an outage, so that a restart of the server costs a task no try.
 
-The API is Airflow's own API server. While it is away Airflow's worker waits by itself (docs/operate.md names
-the settings), so what an operator asks of EMEP waits as well. The job goes on meanwhile.
+The API is part of Airflow's API server. While that is away, Airflow's worker waits by itself (docs/operate.md
+names the settings), so operators' calls of EMEP wait too. The job goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def is_outage(error: Exception) -> bool:
 
 
 def through_outage(work: Callable[[], T], log: Any, *, patience: float | None = None) -> T:
-    """What ``work`` returns, however often an outage interrupts it; it must be safe to repeat.
+    """Call ``work``, again after each outage, and return its result; it must be safe to repeat.
 
-    Raises what ``work`` raises: at once where that is no outage, otherwise after ``patience`` seconds (None:
-    ten minutes).
+    Raises what ``work`` raises: at once if that is no outage, otherwise after ``patience`` seconds (None: ten
+    minutes).
     """
     until = time.monotonic() + (PATIENCE_SECONDS if patience is None else patience)
     pause, said = PAUSES[0], False

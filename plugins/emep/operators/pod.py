@@ -43,7 +43,7 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
     """Run a pod as one job of EMEP, in one NVLink group where ``nvlink_required``.
 
     Every argument of the provider's operator is taken; always deferrable. The job's fields are as those of
-    ``FairShareGpuOperator``; ``gpu_count`` may be left to the GPU limit in ``container_resources``.
+    ``FairShareGpuOperator``; without ``gpu_count`` the GPU limit in ``container_resources`` counts.
 
     With ``engine`` (and ``input``, ``output_uri``, ``device``, ``seed``) the pod runs ``emep-engine run`` on
     that SPEC; otherwise ``image``, ``cmds`` and ``arguments`` are the user's, and EMEP renews the lease for
@@ -125,8 +125,11 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
     # ---- the worker's legs ---------------------------------------------------------------------------------
 
     def execute(self, context: Context) -> NoReturn:
-        """Render, ask, defer. Raises AirflowFailException where the pod or the request makes no sense, and
-        EmepError where nobody answers."""
+        """Render the pod, ask for the job and defer.
+
+        Raises AirflowFailException if the pod or the request is invalid, EmepError if the API does not
+        answer.
+        """
         self.fail_unrendered()
         request = self.request(context)
         with client(self.conn_id) as api:
@@ -136,7 +139,7 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
         self._defer(context, job, plan)
 
     def planned(self, context: Context, api: EmepClient) -> PodPlan:
-        """The pod as the trigger will start it. Raises AirflowFailException where it makes no sense."""
+        """The pod as the trigger will start it. Raises AirflowFailException if it is invalid."""
         self.name = self._set_name(self.name)
         plan = self.plan(self._rendered(context), api)
         try:
@@ -174,10 +177,10 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
         raise AssertionError("deferring does not return")
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """The worker's leg after the deferral: failures, and successes that need a worker.
+        """Finish a failure, or a success that needs a worker, after the deferral.
 
-        Raises AirflowException with the reason in one sentence, AirflowFailException where a retry cannot
-        help, AirflowSkipException for an exit code of ``skip_on_exit_code``.
+        Raises AirflowException with the reason in one sentence, AirflowFailException if a retry cannot help,
+        AirflowSkipException for an exit code of ``skip_on_exit_code``.
         """
         from emep.wire.jobs import JobView
 
@@ -193,8 +196,11 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
     # ---- the pod -------------------------------------------------------------------------------------------
 
     def build_pod_request_obj(self, context: Context | None = None, *, dry_run: bool = False) -> k8s.V1Pod:
-        """The pod as the provider renders it, without its sidecar: results come by EMEP or as the termination
-        message, and a sidecar would keep the GPUs after the work's end."""
+        """The pod as the provider renders it, but without its sidecar.
+
+        Results arrive through EMEP or as the termination message, and a sidecar would hold the GPUs after the
+        work's end.
+        """
         push, self.do_xcom_push = self.do_xcom_push, False
         suffix, self.random_name_suffix = self.random_name_suffix, False
         try:
@@ -258,7 +264,7 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
     # ---- the job -------------------------------------------------------------------------------------------
 
     def job_fields(self) -> dict[str, Any]:
-        """The job's fields: a pod stands on one node."""
+        """The job's fields, with one node, because a pod runs on one."""
         fields = super().job_fields()
         runtime = fields.setdefault("runtime", "kubernetes")
         if runtime != "kubernetes":

@@ -1,4 +1,4 @@
-"""What the pod operator needs beside Airflow: a pod as JSON, its GPU limit, a lease for a pod without one."""
+"""Helpers of the pod operator: a pod as JSON, its GPU limit, and a placeholder lease for dry runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from emep.wire.leases import LeaseAnswer
 
 PLACEHOLDER = "PLACEHOLDER"
-"""For what only the grant decides."""
+"""Stands for values that only the grant decides."""
 
 
 def as_json(pod: k8s.V1Pod) -> dict[str, Any]:

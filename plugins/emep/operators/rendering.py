@@ -1,8 +1,7 @@
-"""Templated fields that cannot be rendered fail the task in ``execute``, where its log is read.
+"""Reports a template that cannot be rendered in ``execute``, where users read the task's log.
 
-Airflow renders before the log's first open lines, in a group that is folded, and writes its own error with
-the whole traceback. A field with a mistake of the user's therefore stays as it is, and the operator raises
-what was wrong as soon as it executes.
+Airflow renders earlier, in a folded group of the log, and writes its own error with the whole traceback. A
+field with a user's mistake is therefore left as it is, and the operator raises the error once it executes.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from airflow.sdk.exceptions import AirflowFailException
 LONGEST_TEMPLATE = 200
 """Characters of a template that a sentence quotes."""
 _MISTAKES = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
-"""What a template's expression raises by itself; Jinja's own errors beside them. A retry changes none."""
+"""Errors that a template's expression raises, beside Jinja's own. A retry does not help against them."""
 
 
 class RendersInWords:
-    """A mixin, before Airflow's operator: ``fail_unrendered`` raises what rendering has met.
+    """A mixin that stands before Airflow's operator; ``fail_unrendered`` raises the error of rendering.
 
-    A task that is resumed after its deferral is rendered anew; what its files have become since then does
-    not matter to a job that has ended, so nothing is raised there.
+    A task that resumes after its deferral is rendered again. Its job has ended by then, so changed files do
+    not matter, and no error is raised there.
     """
 
     _unrendered: Exception | None = None
@@ -36,7 +35,7 @@ class RendersInWords:
         """
         error, self._unrendered = self._unrendered, None
         if isinstance(error, AirflowFailException):
-            # The sentence says it all; where it was found while rendering helps no reader.
+            # The sentence suffices; the traceback of the rendering would not help a reader.
             raise error.with_traceback(None) from None
         if error is not None:
             raise error

@@ -27,8 +27,9 @@ log = logging.getLogger(__name__)
 
 
 class JitteredBackoff(RetryPolicy):
-    """Pause ``backoff * 2**n`` seconds before the n-th retry (from 0), at most ``max_backoff``; of that, the
-    first half is certain and the second up to chance.
+    """Pause up to ``backoff * 2**n`` seconds before the n-th retry (from 0), and at most ``max_backoff``.
+
+    The first half of the pause is fixed, and the second half is random.
     """
 
     def __init__(self, backoff: float, max_backoff: float) -> None:
@@ -59,8 +60,9 @@ class JitteredBackoff(RetryPolicy):
 
 
 def retry_numbers() -> RetryNumbers:
-    """``retries`` of the policy file; of the default policy where the file cannot be read, which the API
-    server refuses with the reason.
+    """``retries`` of the policy file, or of the default policy if the file cannot be read.
+
+    The API server refuses such a file with the reason.
     """
     path = policy_file()
     if path is None:
@@ -75,7 +77,7 @@ def retry_numbers() -> RetryNumbers:
 
 @lru_cache(maxsize=4)
 def _read(path: Path, stamp: tuple[int, int]) -> RetryNumbers:
-    """The file's, read once as long as it stays as it is: every DAG file asks."""
+    """The file's numbers, cached until the file changes, because every DAG file asks for them."""
     return load_policy(path).retries
 
 

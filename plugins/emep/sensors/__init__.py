@@ -1,1 +1,1 @@
-"""Sensors."""
+"""Airflow sensors of EMEP: the one that the GPU health DAG waits with."""

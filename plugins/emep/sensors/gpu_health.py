@@ -69,7 +69,7 @@ class GpuHealthSensor(RendersInWords, BaseSensorOperator):
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> None:
-        """The worker's leg: something went wrong. Raises AirflowException with the reason."""
+        """Report a failed watch on the worker. Raises AirflowException with the reason."""
         raise AirflowException(f"the hardware cannot be watched: {event.get('error') or event}")
 
     def poke(self, context: Context) -> PokeReturnValue:
@@ -88,7 +88,7 @@ class GpuHealthSensor(RendersInWords, BaseSensorOperator):
         return PokeReturnValue(is_done=True, xcom_value=batch_of(checkup.findings, checkup))
 
     def cursor(self, context: Context) -> int | None:
-        """Where the last run that ended left off; None: nowhere yet, begin now."""
+        """The cursor at which the last ended run stopped; None without one: the watch then begins now."""
         ti = context["ti"]
         kept = ti.xcom_pull(
             task_ids=self.task_id, key=CURSOR_KEY, map_indexes=-1, include_prior_dates=True, default=None

@@ -1,8 +1,8 @@
 """The trigger behind the health DAG: follows the hardware through ``POST /nodes:check``, as an operator may.
 
-Each call makes the control plane look now (missing reports, leases that ran out) and waits for the first
-finding, so what the scheduler's own tick would find later is found, done and said at once. When the DAG is
-paused the tick does the same, only nobody reads it here.
+Each call makes the control plane check now (missing reports, leases that ran out) and waits for the first
+finding, so the DAG reports at once what the scheduler's own tick would find later. While the DAG is paused,
+the tick still does the same, but no task logs it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class GpuHealthTrigger(BaseTrigger):
             yield TaskSuccessEvent()
 
     async def _watch(self) -> dict[str, Any]:
-        """The batch of findings. Raises EmepApiError where this connection's user may not check nodes."""
+        """Wait for a batch of findings. Raises EmepApiError if the connection's user may not check nodes."""
         await asyncio.to_thread(_import_heavy_modules)
         from emep.hooks.emep import async_client
 
@@ -108,7 +108,7 @@ class GpuHealthTrigger(BaseTrigger):
                 pause = min(RETRY_SECONDS[1], 2 * pause)
 
     async def _act(self, client: AsyncEmepClient, finding: HealthFinding) -> None:
-        """Drain what was reported bad, where the run asks for it; a refusal is said and nothing else."""
+        """Drain a GPU that was reported bad, if the run asks for that; a refusal is only logged."""
         bad = (
             finding.event == "gpu_unhealthy" and finding.code == "reported" and finding.gpu_index is not None
         )
@@ -120,14 +120,14 @@ class GpuHealthTrigger(BaseTrigger):
             self.log.warning("%s:%s cannot be drained: %s", finding.nodes[0], finding.gpu_index, error)
 
     def _say_condition(self, checkup: Checkup) -> None:
-        """The hardware's condition in the log, whenever it has changed."""
+        """Log the hardware's condition whenever it has changed."""
         condition = condition_of(checkup)
         if condition != self._condition:
             self._condition = condition
             self.log.info(condition)
 
     async def _push(self, batch: dict[str, Any]) -> None:
-        """The batch as the task's XCom, and the cursor for the next run."""
+        """Push the batch as the task's XCom, with the cursor for the next run."""
         task = self.task_instance
         if task is None:
             return

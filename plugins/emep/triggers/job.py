@@ -1,10 +1,9 @@
-"""The trigger that sees a job through its whole life: wait, run, yield, requeue, resume, end
-(docs/architecture.md).
+"""The trigger that follows a job through its whole life (docs/architecture.md).
 
-Level-triggered: the ledger's row alone decides, so a restarted triggerer repeats nothing. A success ends
-here, without a worker (`TaskSuccessEvent`), because a worker leg that follows too soon on a deferral can be
-failed wrongly by the executor's late report; a failure takes the worker's leg, for its reason, and comes no
-sooner than 20 s after the deferral.
+It is level-triggered: the ledger's row alone decides, so a restarted triggerer repeats nothing. A success
+ends here, without a worker (`TaskSuccessEvent`), because the executor's late report can wrongly fail a worker
+that resumes too soon after a deferral. A failure resumes on a worker, which reports the reason, and no sooner
+than 20 s after the deferral.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ LOG_PAUSES = (1.0, 10.0)
 LAST_LINES_WAIT = 5.0
 """Seconds for the last lines of a job that has ended."""
 READ_AGAIN = 300.0
-"""Seconds without news after which the job is read all the same: no defect of a watch may hold a task for
-ever."""
+"""Seconds without news after which the job is read anyway, so that a defective watch holds up no task."""
 POSITION_EVERY = 60.0
 POSITION_KEY = "emep_log_position"
 
@@ -104,7 +102,7 @@ class JobTrigger(BaseTrigger):
         yield TriggerEvent({"job": job.model_dump(mode="json")})  # type: ignore[no-untyped-call]
 
     async def _ended_job(self) -> JobView:
-        """The job, once it has ended. Whatever goes wrong on the way is said and tried again."""
+        """Wait for the job's end and return the job. Errors on the way are logged and tried again."""
         await self._resume_position()
         while True:
             try:
@@ -147,13 +145,13 @@ class JobTrigger(BaseTrigger):
                 known_at = time.monotonic()
 
     async def act(self, hub: Hub, job: JobView) -> None:
-        """Do what the job's state asks of whoever starts its work; an agent needs nobody.
+        """Start or stop the job's work as its state requires; nothing to do here, where agents run the work.
 
-        Level-triggered: called again and again with the same state, so it must repeat nothing.
+        It is called repeatedly with the same state, so it must not repeat what it has done.
         """
 
     def _say(self, job: JobView) -> None:
-        """The job's state in the task's log, whenever it or the reason for it has changed."""
+        """Log the job's state whenever it, or the reason for it, has changed."""
         sentence = describe(job)
         if sentence != self._said:
             self._said = sentence
@@ -176,7 +174,7 @@ class JobTrigger(BaseTrigger):
         return self._stream.offset > before
 
     async def _last_lines(self, hub: Hub, job: JobView) -> None:
-        """What the agent sends after the end; a log that never completes does not hold the task."""
+        """Show what the agent sends after the end; a log that never completes does not hold up the task."""
         until = time.monotonic() + LAST_LINES_WAIT
         while not self._stream.complete and job.allocation_id and time.monotonic() < until:
             if not await self._read_log(hub, job):
@@ -190,7 +188,7 @@ class JobTrigger(BaseTrigger):
                 logger.info(line)
 
     async def _push(self, outcome: Outcome) -> bool:
-        """Make the value the task's XCom; False if it cannot be mapped over, which the worker's leg says."""
+        """Push the value as the task's XCom; False if it cannot be mapped over, which the worker reports."""
         if not self.push_result:
             return True
         if self.mapped and not isinstance(outcome.value, (list, dict)):
@@ -214,10 +212,10 @@ class JobTrigger(BaseTrigger):
         }
 
     async def _resume_position(self) -> None:
-        """After a restart of the triggerer: go on in the log where the one before was.
+        """Continue the log, after a restart of the triggerer, where the one before stopped.
 
-        Its log files know it to the line; the position that it kept is where to begin to read, and all there
-        is where this machine has no such files.
+        The position that it stored says where to begin to read. Its log files, if this machine has them, tell
+        the exact line.
         """
         if self.task_instance is None:
             return
@@ -238,13 +236,14 @@ class JobTrigger(BaseTrigger):
         await self._skip_shown()
 
     async def _skip_shown(self) -> None:
-        """Show none of this allocation's lines that the triggerers before have shown, and all others."""
+        """Skip this allocation's lines that earlier triggerers have shown already."""
         allocation_id = self._stream.allocation_id
         if not self._before or allocation_id is None:
             return
         lines = await asyncio.to_thread(shown, self._before, allocation_id)
         if lines < self._stream.lines:
-            # Killed between keeping the position and writing the lines: they are read again.
+            # A triggerer was killed after it stored the position, but before it wrote the lines: read them
+            # again.
             first = LogStream.at(self.log_position)
             self._stream = first if first.allocation_id == allocation_id else LogStream(allocation_id)
         self._stream.was_shown(lines)
@@ -281,7 +280,7 @@ class JobTrigger(BaseTrigger):
 
 
 def labels(job: JobView) -> str:
-    """What ties a line of the log to the job's lines elsewhere."""
+    """The ids by which a log line can be matched with the job's lines elsewhere."""
     names = ("trace_id", "experiment_id", "job_type")
     text = " ".join(f"{name}={value}" for name in names if (value := getattr(job, name)))
     return f" [{text}]" if text else ""
@@ -305,5 +304,5 @@ def describe(job: JobView) -> str:
 
 
 def _gone(error: Exception) -> bool:
-    """The ledger knows no such job: waiting longer cannot help."""
+    """Whether the ledger does not know the job, so that waiting longer cannot help."""
     return getattr(error, "status", None) in (404, 410)

@@ -1,4 +1,4 @@
-"""The log of a job's allocations as lines, each once: no I/O, so that operator and trigger share it.
+"""Turns the log of a job's allocations into lines, each once. No I/O, so operators and triggers share it.
 
 A job may have several allocations, one after the other (preempted, node lost); the stream goes on with the
 next one's log from its beginning. A position is what survives a restart: an allocation, the byte after the
@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 MAX_LINE = 8192
-"""Characters after which a line that has no end is shown all the same."""
+"""Characters after which a line without an end is shown anyway."""
 
 
 @dataclass
 class LogStream:
-    """Where the reading of one job's log stands."""
+    """The position in one job's log, and what was read of it so far."""
 
     allocation_id: str | None = None
     offset: int = 0
@@ -29,7 +29,7 @@ class LogStream:
     _rest: str = field(default="", repr=False)
 
     def turn_to(self, allocation_id: str | None) -> list[str]:
-        """Follow this allocation from now on; the lines that the one before left without an end."""
+        """Follow this allocation from now on; return the unfinished last line of the one before."""
         if allocation_id is None or allocation_id == self.allocation_id:
             return []
         rest = self.flush()
@@ -38,7 +38,7 @@ class LogStream:
         return rest
 
     def was_shown(self, lines: int) -> None:
-        """So many lines of this allocation have been shown, whatever ``lines`` counts: go on after those."""
+        """Continue after this many lines of the allocation, because they were shown before."""
         self.skip = max(0, lines - self.lines)
 
     def feed(self, text: str, next_offset: int, complete: bool) -> list[str]:
@@ -63,12 +63,12 @@ class LogStream:
         return lines[skipped:]
 
     def position(self) -> dict[str, object]:
-        """Where the reading stands after the last line shown, for the one who goes on after a restart."""
+        """The position after the last line shown, for the reader that continues after a restart."""
         offset = self.offset - len(self._rest.encode())
         return {"allocation_id": self.allocation_id, "offset": offset, "lines": self.lines - self.skip}
 
     def handed_over(self) -> dict[str, object]:
-        """The same for another kind of reader, which counts its lines from here."""
+        """The position for another kind of reader, which counts its lines from here."""
         return self.position() | {"lines": 0}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What a job that has ended means for its Airflow task: a value, or a sentence and whether to try again."""
+"""Translates an ended job to its Airflow task: a value, or a sentence and whether to try again."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ class Outcome:
 
 
 def outcome_of(job: JobView, return_field: str = "", if_empty: Any = None) -> Outcome:
-    """The outcome of a job in an end state. A failed job may be tried again, and so may one whose task's
-    time limit was over while it waited; bad input, a cancelled, rejected, expired or dead job may not (the
-    last two are dead letters, kept for a person).
+    """The outcome of a job in an end state.
+
+    A task may be tried again if its job failed, or if the task's time limit was over while the job waited. It
+    may not after bad input, or if the job was cancelled, rejected, expired or is dead (the last two are dead
+    letters, kept for a person).
     """
     state = job.state.value
     if state == "completed":
@@ -62,8 +64,8 @@ def _sentence(job: JobView) -> str:
 
 
 def _by_itself(job: JobView) -> bool:
-    """Whether it ended by an exit status of its own; what the last Result says is then the reason.
+    """Whether the job ended with an exit status of its own; its last Result then gives the reason.
 
-    One that was told to end, or was killed, has left a Result too, which says only that.
+    A job that was told to end, or was killed, leaves a Result too, but that says no more than this.
     """
     return job.reason_code in ("", "bad_input") or job.reason_code.startswith("exit_")

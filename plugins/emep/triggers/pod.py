@@ -1,8 +1,8 @@
-"""The trigger that sees a pod's job through its whole life (docs/architecture.md).
+"""The trigger that follows a pod's job through its whole life (docs/architecture.md).
 
-As ``JobTrigger`` it is level-triggered: the ledger's row and the pod alone decide. On a grant it creates the
-pod, named by job and epoch, or adopts the one that is there; it passes on how the pod ended, tells it to end
-when its job must yield, and lets nothing run whose lease is over.
+Like ``JobTrigger`` it is level-triggered: the ledger's row and the pod alone decide. On a grant it creates
+the pod, named by job and epoch, or adopts the existing one. It reports how the pod ended, tells it to end
+when its job must yield, and deletes pods whose lease is over.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 5.0
 _killing: set[asyncio.Task[None]] = set()
-"""What goes on after its trigger has left."""
+"""Tasks that continue after their trigger has left."""
 
 
 class PodTrigger(JobTrigger):
@@ -120,7 +120,7 @@ class PodTrigger(JobTrigger):
             await self._judge(hub, job, run, state)
 
     async def _run(self, hub: Hub, job: JobView) -> PodRun | None:
-        """The present epoch; None where its lease is over by now."""
+        """The pod of the present epoch; None if its lease is over by now."""
         from emep.client import EmepApiError
 
         known = self._runs.get(job.epoch)
@@ -139,7 +139,7 @@ class PodTrigger(JobTrigger):
         return run
 
     async def _judge(self, hub: Hub, job: JobView, run: PodRun, state: PodState) -> None:
-        """What the pod's state means for a job that the ledger believes at work."""
+        """Act on the state of a pod whose job is active in the ledger."""
         if state.phase is Phase.FINISHED:
             await self._finished(hub, job, run, state)
         elif state.phase is Phase.LOST:
@@ -160,7 +160,7 @@ class PodTrigger(JobTrigger):
             await self._late(run, state)
 
     async def _finished(self, hub: Hub, job: JobView, run: PodRun, state: PodState) -> None:
-        """The container has ended. An ``emep-engine`` has reported that by itself, a moment ago."""
+        """Report the container's end. An ``emep-engine`` has reported it by itself a moment ago."""
         now = await hub.job(self.job_id)
         if now.epoch != job.epoch or now.state.value not in ("starting", "running", "yielding"):
             return
@@ -192,7 +192,7 @@ class PodTrigger(JobTrigger):
         await run.complete(code, words or (f"pod {run.name} exited with {code}" if code else ""), result)
 
     async def _vanished(self, hub: Hub, job: JobView, run: PodRun) -> None:
-        """The pod object is gone, and its last status does not say how the container ended."""
+        """Handle a pod object that is gone, and whose last status does not say how the container ended."""
         now = await hub.job(self.job_id)
         if now.epoch != job.epoch or now.state.value not in ("starting", "running", "yielding"):
             return
@@ -202,14 +202,14 @@ class PodTrigger(JobTrigger):
             await run.lost("pod_deleted", f"pod {run.name} was deleted, and not by EMEP", gone=True)
 
     async def _tell(self, hub: Hub, run: PodRun) -> None:
-        """SIGTERM now, SIGKILL when the grace is over; an engine's directive comes with its heartbeat too."""
+        """Send SIGTERM now, and SIGKILL after the grace; an engine gets the directive by heartbeat too."""
         lease = await (await hub.client()).lease(run.allocation_id)
         grace = run.lease.grace if lease.grace_left is None else lease.grace_left
         self.log.info("Pod %s is told to checkpoint and end within %.0f s", run.name, grace)
         await run.delete(max(1.0, grace))
 
     async def _late(self, run: PodRun, state: PodState) -> None:
-        """A pod that does not start within ``startup_timeout_seconds`` of its creation goes back."""
+        """Requeue the job of a pod that does not start within ``startup_timeout_seconds`` of its creation."""
         limit = self._plan.startup_timeout
         if limit is None:
             return
@@ -226,13 +226,13 @@ class PodTrigger(JobTrigger):
     # ---- what must not run any more ------------------------------------------------------------------------
 
     async def _look_back(self, job: JobView) -> None:
-        """Once: what left while nobody watched."""
+        """Confirm, once, the pods that left before this trigger began to watch."""
         if not self._looked_back and self._pods is not None:
             await confirm_departed(self._pods, job)
             self._looked_back = True
 
     async def _refuse_all(self, hub: Hub, job: JobView, error: Exception) -> None:
-        """The cluster cannot be used at all: nothing of this job can be there, so the job ends with that."""
+        """End the job with this error, because the cluster cannot be used and so no pod of it can exist."""
         words = f"{error}" if isinstance(error, ConnectionUnusableError) else (
             f"{self._cluster.words} is not accepted by the cluster ({error}): "
             "its credentials are wrong or have expired, or lack the rights of docs/operate.md"
@@ -266,7 +266,7 @@ class PodTrigger(JobTrigger):
         self._timers = {other for other in self._timers if other.when() > time.monotonic()} | {timer}
 
     async def _read_log(self, hub: Hub, job: JobView) -> bool:
-        """As ``JobTrigger``, but what is left of the epoch before comes first, to its last line."""
+        """As in ``JobTrigger``, but first the rest of the log of the epoch before."""
         before = self._stream.allocation_id
         if before is not None and before != job.allocation_id and not self._stream.complete:
             until = time.monotonic() + REST_SECONDS
@@ -277,8 +277,7 @@ class PodTrigger(JobTrigger):
         return await super()._read_log(hub, job)
 
     async def _last_lines(self, hub: Hub, job: JobView) -> None:
-        """The rest of the log, then the end of the pods; what may still run is waited for, and what it says
-        last is shown too."""
+        """Show the rest of the log, then end the pods, wait for them, and show their last lines too."""
         run = self._runs.get(job.epoch)
         if run is not None and job.state.value in ("completed", "failed", "dead"):
             await run.log.shipped(REST_SECONDS)
@@ -286,14 +285,14 @@ class PodTrigger(JobTrigger):
             if self._pods is not None and self._logs is not None:
                 await clear_all(self._pods, self._plan, self._logs.of, job)
         except Exception as error:
-            # The hub's sweep and the pod's own deadline are behind this; the task's end does not hang on it.
+            # If this fails, the hub's sweep or the pod's own deadline ends the pod: the task need not wait.
             self.log.warning("Pods of job %s are not cleared away yet: %s", self.job_id, error)
         if self._logs is not None:
             await self._logs.finish()
         await super()._last_lines(hub, job)
 
     async def on_kill(self) -> None:
-        """A person has ended the task: cancel the job, end its pods, then give the GPUs back."""
+        """Cancel the job because a person ended its task, end its pods, then free the GPUs."""
         from emep.kubernetes.kill import kill
 
         # The triggerer may cancel a second time, in the middle of this: a pod's grace is long.

@@ -1,8 +1,8 @@
-"""What the triggerers before have shown of a job's log, by their own log files.
+"""Finds how much of a job's log earlier triggerers have shown, from their log files.
 
-A triggerer that is killed has no time to keep its position, and each of its log lines is in the task's log
-already. Where that log can be read, the files lie on this machine (or on a disk that is shared with it), so
-they tell exactly where to go on. Where they do not, nobody can read them any more either.
+A triggerer that is killed cannot store its position, but its log lines are in the task's log already. If
+their files are on this machine, or on a disk shared with it, they tell exactly where to continue. If they are
+not, readers of the task's log cannot see those lines either.
 
 Lines of a job's log have a logger of their own, named by the allocation; the files are JSON lines, in which a
 job's own words cannot pretend to be one: their quotes are escaped.
