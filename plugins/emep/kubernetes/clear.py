@@ -1,4 +1,4 @@
-"""What must not run any more: pods of earlier epochs, and all pods of a job that has ended."""
+"""Deletes pods that must not run any more: those of earlier epochs, and all pods of an ended job."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from emep.wire.jobs import JobView
 
 OVER_GRACE = 5.0
-"""Seconds for a pod whose lease is over: nothing that it still does counts."""
+"""Grace period in seconds for a pod whose lease is over: nothing that it still does counts."""
 LEAVE_SECONDS = 40.0
 """How long the end of a task waits for the end of its pods."""
 OWN_END_SECONDS = 3.0
-"""A pod whose work has reported its end is given as long to end by itself."""
+"""Seconds for a pod to end by itself after its work has reported its end."""
 LIVE = ("starting", "running", "yielding")
 
 LogOf = Callable[[dict[str, Any]], Awaitable[LogShipping | None]]
@@ -49,7 +49,7 @@ async def clear_older(pods: PodHub, plan: PodPlan, log_of: LogOf, job: JobView) 
 async def clear_all(pods: PodHub, plan: PodPlan, log_of: LogOf, job: JobView) -> None:
     """Delete the pods of a job that has ended, and wait until nothing of them runs and their logs are read.
 
-    Finished ones stay where the operator's ``on_finish_action`` says so.
+    Finished ones stay if the operator's ``on_finish_action`` keeps them.
     """
     keep = plan.keep
     deletes = keep == "delete_pod" or (keep == "delete_succeeded_pod" and job.state.value == "completed")
@@ -62,7 +62,7 @@ async def clear_all(pods: PodHub, plan: PodPlan, log_of: LogOf, job: JobView) ->
         for pod in here:
             if (pod in active and not patient) or (pod not in active and deletes):
                 await _delete(pods, pod, log_of)
-        # What reports no end frees its GPUs by going, which nobody sees once this trigger has left.
+        # A pod that reports no end frees its GPUs when it goes. Without this trigger no watch would see that.
         going = active if reported else [pod for pod in here if pod in active or deletes or _is_going(pod)]
         if not any(not pods.node_trouble(pod) for pod in going):
             break

@@ -27,16 +27,16 @@ class KubeError(Exception):
 
 
 class KubeUnreachableError(Exception):
-    """Nobody answered."""
+    """The cluster's API did not answer."""
 
 
 class ConnectionUnusableError(Exception):
-    """The connection cannot be used, in one sentence that names it."""
+    """The connection cannot be used; the message is one sentence that names it."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Which cluster, as the operator's arguments say it."""
+    """The cluster that the operator's arguments name."""
 
     conn_id: str | None = "kubernetes_default"
     in_cluster: bool | None = None
@@ -124,11 +124,11 @@ class KubeClient:
         return await self._call("GET", path, query=query)
 
     async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object; KubeError 409 where one of that name is there."""
+        """Create an object; KubeError 409 if one of that name exists."""
         return await self._call("POST", path, body=body)
 
     async def delete(self, path: str, grace: float | None = None, uid: str | None = None) -> None:
-        """Delete an object, if it is there; with ``uid`` that one only, and not a namesake."""
+        """Delete an object if it exists; with ``uid`` only that one, and not a later one of its name."""
         body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if grace is not None:
             body["gracePeriodSeconds"] = max(0, int(grace))
@@ -146,7 +146,7 @@ class KubeClient:
 
     @asynccontextmanager
     async def stream(self, path: str, *, silence: float, **query: Any) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The bytes of an answer as they come; ``silence``: seconds after which a quiet one is given up."""
+        """Stream an answer's bytes; ``silence``: seconds without a byte after which it is given up."""
         response = await self._send("GET", path, query=query, patience=(CONNECT, silence))
         try:
             yield _chunks(response)

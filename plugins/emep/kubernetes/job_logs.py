@@ -1,4 +1,4 @@
-"""The logs of all pods of one job: those that its trigger runs, and those that it found when it came."""
+"""The logs of all pods of one job: those that its trigger runs, and those that existed before it came."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from emep.kubernetes.watch import PodHub
 
 LEFT_SECONDS = 3.0
-"""For a log whose pod has ended, or is not heard of any more, before it is closed with a note."""
+"""Seconds before the log of a pod that has ended, or is gone, is closed with a note."""
 
 
 class JobLogs:
-    """``runs`` are the epochs that the trigger knows; of other pods the lease was over before."""
+    """``runs`` are the epochs that the trigger knows; the leases of other pods were over before it came."""
 
     def __init__(self, pods: PodHub, plan: PodPlan, job_id: str, runs: Mapping[int, PodRun]) -> None:
         self._pods, self._plan, self._job_id, self._runs = pods, plan, job_id, runs
@@ -46,13 +46,13 @@ class JobLogs:
         return self._others.get(name)
 
     async def finish(self) -> None:
-        """The task ends: whatever is not whole in a moment is closed with a line that says so."""
+        """Finish all logs because the task ends; incomplete ones are closed soon, with a note."""
         why = "it had not come when the task ended"
         logs = [run.log for run in self._runs.values()] + list(filter(None, self._others.values()))
         await asyncio.gather(*(one.finish(LEFT_SECONDS, why) for one in logs))
 
     async def close(self) -> None:
-        """Stop what the runs do not stop themselves."""
+        """Stop the shipping of logs that the runs do not stop themselves."""
         others, self._others = self._others, {}
         for other in filter(None, others.values()):
             await self._pods.leave(self._job_id, other.wake)

@@ -1,6 +1,6 @@
-"""What happens to a job's pods when a person clears, marks or deletes its task.
+"""Ends a job's pods when a person clears, marks or deletes its task.
 
-By then the trigger's own watch and clients are closed, so everything is opened anew.
+By then the trigger's own watch and clients are closed, so this opens its own.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from emep.client import AsyncEmepClient
 
 GRACE = 8.0
-"""Seconds for a checkpoint that nobody asks for any more."""
+"""Grace period in seconds; it is short, because no later try needs the checkpoint."""
 SECONDS = 150.0
-"""How long the end of the pods is waited for; the trigger itself has 30 s, this goes on without it."""
+"""Seconds to wait for the end of the pods; Airflow gives the trigger 30 s, but this continues without it."""
 LOG_SECONDS = 3.0
 """For what is left of their logs once they are gone."""
 REASON = "the Airflow task was ended by a user"
@@ -31,8 +31,8 @@ REASON = "the Airflow task was ended by a user"
 async def kill(conn_id: str, cluster: Cluster, namespace: str, job_id: str) -> None:
     """Cancel the job, end its pods, and give the GPUs back once they are gone.
 
-    Raises EmepError, KubeError, KubeUnreachableError or ConnectionUnusableError where that cannot be done;
-    the job is cancelled first, so then its lease runs out.
+    Raises EmepError, KubeError, KubeUnreachableError or ConnectionUnusableError if that fails. The job is
+    cancelled first, so its lease then runs out.
     """
     from emep.hooks.emep import async_client
     from emep.wire.leases import Loss

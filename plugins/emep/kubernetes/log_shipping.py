@@ -1,8 +1,8 @@
 """The shipping of a pod's log as a task beside its trigger, from the pod's creation to its last line.
 
-It depends on neither the job's state nor on what the trigger does meanwhile: work that ends in its first
-second has been requeued or completed before the cluster says that it ran. Nothing of a log is left in the
-cluster once a pod is deleted, so whoever deletes one asks here first.
+It depends neither on the job's state nor on what the trigger does meanwhile: work that ends in its first
+second has been requeued or completed before the cluster says that it ran. The cluster keeps no log of a
+deleted pod, so code that deletes a pod awaits ``before_end`` first.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ATTACH_SECONDS = 2.5
-"""How long a pod's end waits for its log to be read: a container's first second, in which nobody can."""
+"""How long a pod's end waits for its log to be opened; in a container's first second that is impossible."""
 REST_SECONDS = 15.0
-"""For the rest of the log of a pod that has ended."""
+"""Seconds for the rest of the log of a pod that has ended."""
 NOTE_SECONDS = 5.0
 """For the line that says that a log is not whole."""
 
@@ -55,7 +55,7 @@ class LogShipping:
         if self._task is not None and not _has_failed(self._task):
             return
         work = self._log.ship() if wanted else self._log.close()
-        # A trigger finds its own log by its context, and this is no line of it.
+        # A trigger finds its log by its context; lines of this task do not belong there.
         self._task = asyncio.create_task(work, context=contextvars.Context())
 
     def wake(self) -> None:
@@ -97,7 +97,7 @@ class LogShipping:
                 log.warning("that a log is not whole cannot be told: %s", error)
 
     async def close(self) -> None:
-        """Stop. Whoever adopts the pod goes on from what the ledger has."""
+        """Stop. The next trigger that adopts the pod continues from what the ledger has."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -109,10 +109,10 @@ async def adopted(
     ledger: Callable[[], Awaitable[AsyncEmepClient]],
     state: Callable[[str], PodState | None],
 ) -> LogShipping | None:
-    """The shipping of a pod whose lease was over before anybody here knew of it; None where there is none.
+    """Start shipping the log of a pod whose lease was over before this trigger knew it; None if it cannot.
 
-    The ledger tells no token of a lease that is over, but the pod's own Secret has it. ``state`` is asked
-    with the container's name. The shipping has begun.
+    The ledger gives out no token of a lease that is over, but the pod's own Secret has it. ``state`` is
+    called with the container's name.
     """
     from emep.client import lease_token
 

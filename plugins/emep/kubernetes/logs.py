@@ -1,7 +1,7 @@
 """A container's log as the cluster's API streams it: lines with their times, each taken once.
 
-No I/O. A stream that breaks is opened again from the second of the last line; what was taken before is
-skipped by its time, which has nanoseconds. After a restart the position is found again by what was kept.
+No I/O. A stream that breaks is opened again from the second of the last line, and lines taken before are
+skipped by their time, which has nanoseconds. After a restart the position is found from the shipped bytes.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 TAIL_BYTES = 4096
-"""How much of the end of what was kept is enough to find it again."""
+"""Bytes at the end of the shipped log that are enough to find its position again."""
 
 
 @dataclass
 class LogLines:
-    """Takes the stream's bytes, gives the bytes of the log that are new."""
+    """Takes the stream's bytes and returns the bytes of the log that are new."""
 
     last: tuple[str, int] = ("", 0)
     """Time of the last line taken: the second as text, and the nanoseconds in it."""
@@ -63,10 +63,10 @@ def _moment(stamp: bytes) -> tuple[str, int] | None:
 
 
 def unseen(log: bytes, kept: int, tail: bytes) -> bytes:
-    """What follows in a log of which ``kept`` bytes were kept, the last of them ``tail``.
+    """The part of ``log`` after the ``kept`` bytes that were shipped, whose end is ``tail``.
 
-    The kubelet may have rotated the beginning away: then the tail is looked for, and where it is not found
-    all of it is new.
+    The kubelet may have rotated the beginning away. Then this looks for the tail; if it is not found, the
+    whole log is new.
     """
     if log[max(0, kept - len(tail)) : kept] == tail:
         return log[kept:]

@@ -1,4 +1,4 @@
-"""From the pod that the operator rendered, and a lease, to the manifests that are created. Pure functions.
+"""Builds a pod's manifests from the pod that the operator rendered and a lease. Pure functions.
 
 The user's own labels, sidecars, volumes and affinities stay as they are. What EMEP adds says who the pod
 belongs to, pins it to the granted node, limits its GPUs, and gives it the lease by a Secret of its own.
@@ -35,12 +35,12 @@ LEASE_PREFIX = "emep-lease."
 NAME_LENGTH = 63
 VISIBLE = {"nvidia.com/gpu": "CUDA_VISIBLE_DEVICES", "amd.com/gpu": "HIP_VISIBLE_DEVICES"}
 PLACES = frozenset({"EMEP_API_URL", "EMEP_CHECKPOINT_URI", "EMEP_ARTIFACT_URI", "EMEP_TRACKER_URI"})
-"""Where things are may look different from inside a pod, so the user's own value of these stands."""
+"""Paths may differ inside a pod, so the user's own values of these variables are kept."""
 
 
 @dataclass(frozen=True)
 class PodPlan:
-    """What the operator has rendered, and what the trigger must know to start it. Holds no secret."""
+    """The rendered pod and what the trigger must know to start it. It contains no secret."""
 
     pod: dict[str, Any]
     base_container: str = "base"
@@ -77,7 +77,7 @@ def pod_name(plan: PodPlan, job_id: str, epoch: int) -> str:
 
 
 def labels(job_id: str, allocation_id: str, epoch: int) -> dict[str, str]:
-    """What EMEP's objects are found by."""
+    """The labels by which EMEP finds its objects."""
     return {JOB: job_id, ALLOCATION: allocation_id, EPOCH: str(epoch)}
 
 
@@ -151,7 +151,7 @@ def build_pod(plan: PodPlan, job_id: str, allocation_id: str, lease: LeaseAnswer
 
 
 def pinned(affinity: Mapping[str, Any] | None, node: str) -> dict[str, Any]:
-    """The affinity with the granted node required beside whatever it required before."""
+    """The affinity, with the granted node required in addition to its former requirements."""
     merged = copy.deepcopy(dict(affinity or {}))
     on_nodes = merged.setdefault("nodeAffinity", {})
     required = on_nodes.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
@@ -172,7 +172,7 @@ def _limit_times(spec: dict[str, Any], lease: LeaseAnswer) -> None:
     own = spec.get("terminationGracePeriodSeconds")
     spec["terminationGracePeriodSeconds"] = grace if own is None else min(own, grace)
     if lease.max_duration is not None:
-        # A backstop for the day when nobody of EMEP lives: the ledger ends it long before.
+        # A backstop for the case that no part of EMEP runs; otherwise the ledger ends it long before.
         limit = math.ceil(lease.max_duration + lease.start_deadline + lease.grace)
         own = spec.get("activeDeadlineSeconds")
         spec["activeDeadlineSeconds"] = limit if own is None else min(own, limit)
@@ -210,7 +210,7 @@ def _environment(
         **lease.environment,
         "EMEP_API_URL": plan.api_url,
         "EMEP_GRACE_SECONDS": f"{lease.grace:g}",
-        # No agent reports for a pod: its end is told as long as it may bear silence.
+        # No agent reports for a pod, so it reports its end for as long as the lease allows silence.
         "EMEP_COMPLETE_SECONDS": f"{lease.max_silence:g}",
         "EMEP_GPU_INDICES": devices,
         # The kubelet picks the devices and shows the container these only, counted from 0.

@@ -1,4 +1,4 @@
-"""One epoch of a job: its lease, its pod, and what must be done for them while they live."""
+"""One epoch of a job: creates its pod, ships its log, renews its lease, and reports its end."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REFUSALS = (400, 401, 403, 404, 422)
-"""Answers to a creation that no repetition changes."""
+"""Refusals of a creation that would be the same if it were repeated."""
 REFUSED_DOCUMENTS = (400, 413, 422)
-"""EMEP's answers to a document that it can never take."""
+"""EMEP's refusals of a document that it can never accept."""
 RETRIED = ("exceeded quota",)
 """But these may be otherwise in a moment."""
 
 
 class CannotStartError(Exception):
-    """The pod cannot be created, in one sentence; ``retry``: another try of the task may fare better."""
+    """The pod cannot be created, with the reason; ``retry``: another try of the task may succeed."""
 
     def __init__(self, sentence: str, *, retry: bool = False) -> None:
         super().__init__(sentence)
@@ -47,7 +47,7 @@ class CannotStartError(Exception):
 
 
 class PodRun:
-    """The pod of one epoch. Whatever is asked of it may be asked again."""
+    """The pod of one epoch. All its methods may be called repeatedly."""
 
     def __init__(
         self, plan: PodPlan, job_id: str, allocation_id: str, lease: LeaseAnswer, pods: PodHub
@@ -100,7 +100,7 @@ class PodRun:
 
     @property
     def node_trouble(self) -> str:
-        """Why its node is not ready; empty where it is, or nobody knows."""
+        """Why its node is not ready; empty if it is, or if that is unknown."""
         return self._pods.node_trouble(self.pod) if self.pod else ""
 
     @property
@@ -118,11 +118,11 @@ class PodRun:
     # ---- start ---------------------------------------------------------------------------------------------
 
     async def create(self) -> bool:
-        """Create the pod, its Secret, and let it be scheduled; or adopt what is there. False: not now.
+        """Create the pod and its Secret and let it be scheduled, or adopt what exists; False: try again.
 
-        The pod comes first, behind a scheduling gate: so its Secret has an owner from the beginning, and
-        wherever this process dies nothing is left that does not go with the pod. Raises CannotStartError
-        where the cluster refuses for good.
+        The pod comes first, behind a scheduling gate. So its Secret has an owner from the beginning, and if
+        this process dies at any point, everything it created is deleted with the pod. Raises CannotStartError
+        if the cluster refuses for good.
         """
         client = await self._pods.client()
         made: dict[str, Any] | None = None
@@ -195,7 +195,7 @@ class PodRun:
     def attend(self) -> None:
         """Ship the log, and renew the lease of an image that does not do so itself.
 
-        The log is seen to from the beginning: work may be over before the watch tells that it runs.
+        The log is shipped from the beginning, because work may be over before the watch reports that it runs.
         """
         self.log.start(wanted=self.plan.get_logs)
         state = self.state
@@ -206,7 +206,7 @@ class PodRun:
     async def _renew(self) -> None:
         """Renew the lease while the watch sees the pod run.
 
-        A watch that has heard nothing for ``lease.max_silence`` sees nothing any more.
+        A watch that has heard nothing for ``lease.max_silence`` counts as blind.
         """
         from emep.client import EmepApiError, EmepError
         from emep.wire.allocations import Heartbeat
@@ -237,10 +237,10 @@ class PodRun:
         await (await self._pods.client()).delete(f"{self._pods.path}/{self.name}", grace)
 
     async def complete(self, exit_code: int, message: str, result: dict[str, Any] | None = None) -> None:
-        """Say how the work has ended. That it was said before is no error.
+        """Report how the work ended; repeating that is no error.
 
-        A result that is refused as a document ends the job with that sentence: it stays refused, however
-        often it is sent.
+        If the API refuses the result as a document, the job ends with that error, because sending it again
+        would not help.
         """
         from pydantic import ValidationError
 
@@ -271,11 +271,11 @@ class PodRun:
         await self.complete(EXIT_BAD_INPUT, f"pod {self.name}: its result was refused: {why}")
 
     async def refuse(self, error: CannotStartError) -> None:
-        """End the job with the sentence of why its pod cannot start."""
+        """End the job with the reason why its pod cannot start."""
         await self.complete(EXIT_FAILED if error.retry else EXIT_BAD_INPUT, str(error))
 
     async def lost(self, code: Any, reason: str, *, gone: bool) -> None:
-        """The cluster has taken the pod: back to the queue, in the same try."""
+        """Report that the cluster took the pod away: the job is requeued in the same try."""
         from emep.client import EmepApiError
         from emep.wire.leases import Loss
 
@@ -287,7 +287,7 @@ class PodRun:
                 raise
 
     async def close(self) -> None:
-        """Stop what is done for it; the pod stays as it is."""
+        """Stop shipping and renewing; the pod itself stays as it is."""
         await self._pods.leave(self.job_id, self.log.wake)
         await self.log.close()
         if self._renewing is not None:

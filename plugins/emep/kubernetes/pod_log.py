@@ -1,7 +1,7 @@
 """Ships one pod's log to EMEP, as agents do: from there it reaches the task's log and ``emep logs``.
 
-The ledger keeps how much it has, so a triggerer that is killed leaves no gap and nothing twice. What cannot
-be read is said in the log itself, in one line: an empty log means that the container wrote nothing.
+The ledger knows how much it has, so a killed triggerer causes neither a gap nor a repetition. If something
+cannot be read, a line in the log itself says so: an empty log means that the container wrote nothing.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 600.0
-"""A stream that is silent for as long is opened again: the connection may be gone without a word."""
+"""Seconds after which a silent stream is opened again, because its connection may have died unnoticed."""
 PAUSE = 0.25
-"""Between two pieces of a log, so that many small lines make few calls."""
+"""Seconds between two pieces of a log, so that many small lines make few calls."""
 PIECE = 512 * 1024
 CONNECTED_SECONDS = 0.5
-"""A stream that nobody has refused for as long is open; a silent container sends nothing at all."""
+"""Seconds without a refusal after which a stream counts as open; a silent container sends nothing at all."""
 READ_AGAIN = (0.3, 5.0)
 """Shortest and longest pause before a log that breaks off is read again, in seconds."""
 ENDED_PATIENCE = 20.0
-"""How long the log of a container that has ended is asked for, while the node refuses it."""
+"""How long to ask for the log of an ended container while its node refuses it."""
 NOTE = "[EMEP: "
 NEWS_SECONDS = 30.0
 
@@ -48,9 +48,10 @@ class Place(Protocol):
 
 
 class PodLog:
-    """The shipping of one container's log. ``state`` tells what is known of the pod now, None once it is
-    gone; ``news`` waits until that has changed, at most so many seconds; ``holder`` is the ledger's client
-    with the lease's token.
+    """Ships one container's log.
+
+    ``state`` returns the pod's known state, None once it is gone. ``news`` waits until that changes, at most
+    so many seconds. ``holder`` is the ledger's client with the lease's token.
     """
 
     def __init__(
@@ -73,18 +74,18 @@ class PodLog:
         """The log is being read: what the container says from now on arrives, even when the pod goes."""
 
     async def ship(self) -> None:
-        """Until the container has ended and all of its log is shipped. Outages cost time only."""
+        """Ship the log until the container has ended and all of it is sent. Outages cost only time."""
         try:
             await self._resume()
             if self._tail.rstrip(b"]\n").rpartition(b"\n")[2].startswith(NOTE.encode()):
-                # Somebody has closed it with a note: what could be read is there.
+                # The log was closed with a note: all that could be read is there.
                 return
             await self._close_with(await self._read_all())
         finally:
             self.attached.set()
 
     async def close(self) -> None:
-        """Nothing of it is wanted: say at once that nothing comes."""
+        """Close the log at once, because it is not to be kept."""
         self.attached.set()
         await self._resume()
         await self._send(b"", final=True)
@@ -97,7 +98,7 @@ class PodLog:
     # ---- reading -------------------------------------------------------------------------------------------
 
     async def _read_all(self) -> str:
-        """Read until nothing more can come; why something is missing, empty where nothing is."""
+        """Read to the end of the log; return why something is missing, or an empty text."""
         pause, trouble, whole, until = READ_AGAIN[0], "", False, float("inf")
         while True:
             state = self._state()
@@ -123,7 +124,7 @@ class PodLog:
                 if time.monotonic() > until:
                     return trouble
             if not (whole and _has_ended(self._state())):
-                # The watch hears of an end a moment after the stream.
+                # The watch reports an end a moment later than the stream.
                 await self._news(3 * pause if whole else pause)
                 pause = min(READ_AGAIN[1], pause * 2)
 
@@ -147,7 +148,7 @@ class PodLog:
             connected.cancel()
 
     async def _catch_up(self, path: str) -> None:
-        """After a restart: what came while nobody read."""
+        """Read, after a restart, what the container wrote meanwhile."""
         client = await self._place.client()
         whole = bytearray()
         lines = LogLines()
@@ -162,7 +163,7 @@ class PodLog:
     # ---- writing -------------------------------------------------------------------------------------------
 
     async def _resume(self) -> None:
-        """How much the ledger has already."""
+        """Ask the ledger how much it has already."""
         from emep.client import EmepError, calls
 
         while True:
@@ -193,13 +194,13 @@ class PodLog:
         return not self._offset or self._tail.endswith(b"\n")
 
     async def _has_begun(self) -> bool:
-        """Whether there was a log at all: the watch may have missed it, the ledger knows of heartbeats."""
+        """Whether the container ever ran: the watch may have missed that, but the ledger knows heartbeats."""
         if not self._began:
             await self._resume()
         return self._began
 
     async def _send(self, data: bytes, *, final: bool = False) -> bool:
-        """Append to the ledger's log, however long that takes; False where there was nothing."""
+        """Append to the ledger's log, repeating until that succeeds; False if there was nothing to send."""
         if not data and not final:
             return False
         pieces = [data[at : at + PIECE] for at in range(0, len(data), PIECE)] or [b""]

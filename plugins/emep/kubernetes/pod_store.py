@@ -11,7 +11,7 @@ DEPARTED = 2000
 
 
 class PodStore:
-    """What the watch has told, and what was created or read since."""
+    """Pods that the watch has reported, and those that were created or read since."""
 
     def __init__(self) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
@@ -23,19 +23,19 @@ class PodStore:
         return [self.pods[name] for name in self._names.get(job_id, ())]
 
     def put(self, pod: dict[str, Any]) -> None:
-        """A pod as it is now."""
+        """Store the present state of a pod."""
         name = pod["metadata"]["name"]
         self.pods[name] = pod
         self._names.setdefault(status.identity(pod)[0], set()).add(name)
 
     def add(self, pod: dict[str, Any]) -> None:
-        """A pod that was created or read just now; what the watch has told of it meanwhile is newer."""
+        """Add a pod that was just created or read, unless the watch has reported it meanwhile."""
         known = self.pods.get(pod["metadata"]["name"])
         if known is None or known["metadata"]["uid"] != pod["metadata"]["uid"]:
             self.put(pod)
 
     def remove(self, pod: dict[str, Any]) -> None:
-        """A pod that is gone, as it was last."""
+        """Store the last state of a pod that is gone."""
         name, job_id = pod["metadata"]["name"], status.identity(pod)[0]
         self.pods.pop(name, None)
         names = self._names.get(job_id, set())
@@ -47,7 +47,7 @@ class PodStore:
         self.departed[name] = pod
 
     def replace(self, pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """All pods that there are; answers those that have left since."""
+        """Replace all pods; return those that have left since."""
         there = {pod["metadata"]["name"] for pod in pods}
         left = [pod for name, pod in self.pods.items() if name not in there]
         for pod in left:

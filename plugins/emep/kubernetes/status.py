@@ -1,4 +1,4 @@
-"""What a pod's status means for its job. Pure functions over the API's JSON."""
+"""Reads what a pod's status means for its job. Pure functions over the API's JSON."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MESSAGE_BYTES = 4096
 
 @dataclass(frozen=True)
 class PodState:
-    """A pod, as far as its job is concerned."""
+    """The state of a pod that matters to its job."""
 
     phase: Phase
     reason: str = ""
@@ -50,9 +50,9 @@ class PodState:
     message: str = ""
     """The termination message."""
     deleting: bool = False
-    """Somebody has asked for its end."""
+    """The pod has been asked to end (it has a deletion timestamp)."""
     refused: bool = False
-    """Of a broken one: a retry cannot help."""
+    """True if the pod is broken in a way that a retry cannot help."""
     began: bool = field(default=False, compare=False)
     """Its process has run, so there is a log."""
     placed: bool = field(default=False, compare=False)
@@ -74,7 +74,7 @@ def read(pod: Mapping[str, Any], base: str = "base") -> PodState:
 
 
 def _has_begun(state: Mapping[str, Any]) -> bool:
-    """Of one that could not be started the kubelet says that it began in 1970."""
+    """Whether the container ran; for one that could not start the kubelet reports a start in 1970."""
     if state.get("running") is not None:
         return True
     began = str((state.get("terminated") or {}).get("startedAt") or "")

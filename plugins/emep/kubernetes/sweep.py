@@ -1,5 +1,6 @@
-"""What the pod hub tells the ledger, and what it clears away: nodes' readiness, pods that have left, and pods
-whose lease is over. Their Secrets go with them.
+"""Reports nodes' readiness and departed pods to the ledger, and deletes pods whose lease is over.
+
+Their Secrets are deleted with them.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ log = logging.getLogger(__name__)
 
 OVER = ("released", "lost")
 LEFT_GRACE = 5.0
-"""Seconds that a pod gets whose lease is over: whatever it does counts no more."""
+"""Grace period in seconds for a pod whose lease is over: nothing that it still does counts."""
 
 
 class NodeReports:
-    """The readiness of the cluster's nodes, and which of it the ledger has been told."""
+    """The readiness of the cluster's nodes, and how much of it has been reported to the ledger."""
 
     def __init__(self, ledger: Hub) -> None:
         self._ledger = ledger
@@ -33,7 +34,7 @@ class NodeReports:
         self._busy = asyncio.Lock()
 
     def note(self, kind: str, node: dict[str, Any]) -> bool:
-        """A node as the watch tells it; True where its readiness is news."""
+        """Take a node from the watch; True if its readiness has changed."""
         name = str(node["metadata"]["name"])
         gone = (False, "it was removed from the cluster")
         said = gone if kind == "DELETED" else status.is_ready(node)
@@ -42,12 +43,12 @@ class NodeReports:
         return is_news
 
     def trouble(self, name: str) -> str:
-        """Why a node is not ready; empty where it is, or nobody knows."""
+        """Why a node is not ready; empty if it is, or if that is unknown."""
         ready, reason = self._now.get(name, (True, ""))
         return "" if ready else reason
 
     async def report(self) -> None:
-        """Tell the ledger what it does not know yet. Nodes that are not EMEP's are none of its business."""
+        """Report changes to the ledger, but only of nodes that are EMEP's."""
         from emep.client import EmepApiError, EmepError
         from emep.wire.leases import NodeReadiness
 
@@ -80,7 +81,7 @@ class NodeReports:
 
 
 async def confirm_gone(ledger: Hub, allocation_id: str) -> None:
-    """Nothing of an allocation runs any more; while its lease lives, its trigger says how it ended."""
+    """Confirm that nothing of an allocation runs; while its lease is alive, its trigger reports the end."""
     from emep.client import EmepError
 
     try:
@@ -123,7 +124,7 @@ async def _end(hub: PodHub, pod: dict[str, Any]) -> None:
 
 
 async def _is_over(ledger: Hub, allocation_id: str) -> bool:
-    """Whether the ledger says that a lease is over; of one that it does not know, another EMEP may."""
+    """Whether the ledger says that a lease is over; an unknown one may belong to another EMEP."""
     from emep.client import EmepApiError, calls
 
     try:
@@ -136,7 +137,7 @@ async def _is_over(ledger: Hub, allocation_id: str) -> bool:
 
 
 def _is_kept(pod: dict[str, Any]) -> bool:
-    """A finished pod that the user wants to look at: it holds nothing any more."""
+    """Whether it is a finished pod that the user wants to keep; it holds no GPUs any more."""
     wish = (pod["metadata"].get("annotations") or {}).get("emep/on-finish", "")
     return bool(wish) and (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
 

@@ -1,9 +1,9 @@
 """One watch of a namespace's pods and one of the cluster's nodes, for all triggers of a triggerer.
 
-Kept by event loop, cluster and namespace. A watch goes on from its last resource version and lists anew
-where that is too old. Pods whose lease is over are deleted here too, whoever has left them behind; whatever
-pod leaves is confirmed to the ledger, so that its GPUs are offered again. The hub's tasks run in an empty
-context, because the triggerer finds a trigger's log by its context and the hub belongs to no trigger.
+There is one hub for each event loop, cluster and namespace. A watch continues from its last resource version,
+and lists anew if that is too old. The hub also deletes pods whose lease is over, and confirms each pod that
+leaves to the ledger, so that its GPUs are offered again. Its tasks run in an empty context, because the
+triggerer finds a trigger's log by its context and the hub belongs to no trigger.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class PodHub:
                 self._spawn(work)
 
     async def leave(self, job_id: str, wake: Callable[[], None]) -> None:
-        """Stop it; the last one closes the client."""
+        """Stop calling ``wake``; the last trigger that leaves closes the client."""
         group = self._wakers.get(job_id, set())
         group.discard(wake)
         if not group:
@@ -99,7 +99,7 @@ class PodHub:
     async def synced(self) -> None:
         """Wait until the pods are known.
 
-        Raises what stands in the way where waiting does not help: ConnectionUnusableError, KubeError 401/403.
+        Raises ConnectionUnusableError or KubeError (401, 403) if waiting does not help.
         """
         while not self._synced.is_set():
             if self._problem is not None:
@@ -118,7 +118,7 @@ class PodHub:
             return self._client
 
     def node_trouble(self, pod: dict[str, Any]) -> str:
-        """Why the node of a pod is not ready; empty where it is, or nobody knows."""
+        """Why the node of a pod is not ready; empty if it is, or if that is unknown."""
         return self._nodes.trouble(str((pod.get("spec") or {}).get("nodeName") or ""))
 
     @property
@@ -146,7 +146,7 @@ class PodHub:
         *,
         vital: bool,
     ) -> None:
-        """List, then watch, for ever; an outage costs a growing pause, nothing else."""
+        """List, then watch, for ever; after an outage it tries again, with growing pauses."""
         version, failures = "", 0
         while True:
             try:
@@ -182,7 +182,7 @@ class PodHub:
             self._synced.set()
 
     async def _troubled(self, what: str, error: Exception, failures: int, pause: float, vital: bool) -> None:
-        """Say what is wrong; where waiting does not help, triggers that have no pod yet are told."""
+        """Log the error; if waiting does not help, raise it in triggers that have no pod yet."""
         log.log(
             logging.WARNING if failures == 1 else logging.DEBUG,
             "%s of %s in %s cannot be watched (%s); again in %.1f s",
@@ -197,7 +197,7 @@ class PodHub:
             await self._forget_client()
 
     async def _forget_client(self) -> None:
-        """Open a new one next time: the connection may have been corrected."""
+        """Open a new client next time, because the connection may have been corrected."""
         async with self._opening:
             client, self._client = self._client, None
         if client is not None:
@@ -223,7 +223,7 @@ class PodHub:
         self._wake(status.identity(pod)[0])
 
     def _departs(self, pod: dict[str, Any]) -> None:
-        """A pod is gone: let its GPUs be offered again."""
+        """Confirm to the ledger that a pod is gone, so that its GPUs are offered again."""
         allocation = status.identity(pod)[1]
         if allocation:
             self._spawn(confirm_gone(self.ledger, allocation))
