@@ -1,7 +1,7 @@
 """How many CPUs and how much memory a node offers.
 
-An agent that runs engines runs them inside its own control group, so that group's limits are what
-it can offer. One that only reports stands in a small pod beside the work, and describes the machine.
+An agent that runs engines runs them inside its own control group, so it offers what that group's limits
+allow. An agent that only reports runs in a small pod beside the work, and describes the whole machine.
 """
 
 from __future__ import annotations

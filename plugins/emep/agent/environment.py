@@ -1,4 +1,4 @@
-"""The environment of an engine: what the order says, what the agent adds, and little else."""
+"""The environment of an engine: the order's variables, the agent's own, and few that are inherited."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def engine_environment(
     granted = {
         "EMEP_API_URL": api_url,
         "EMEP_ALLOCATION_ID": order.allocation_id,
-        # Without the prefix that makes a bearer of it: whoever uses the token adds that.
+        # The bare token: code that sends it adds the "Bearer" prefix.
         "EMEP_LEASE_TOKEN": order.lease_token.removeprefix(LEASE_PREFIX),
         "EMEP_LEASE_EPOCH": str(order.epoch),
         "EMEP_RESULT_PATH": result_path,
@@ -57,7 +57,7 @@ def engine_environment(
 
 
 def run_marks(order: StartOrder, result_path: str) -> dict[str, str]:
-    """The variables by which a process of this run, and of this agent, is recognised."""
+    """The variables by which the agent recognises processes of this run."""
     return {
         "EMEP_ALLOCATION_ID": order.allocation_id,
         "EMEP_LEASE_EPOCH": str(order.epoch),

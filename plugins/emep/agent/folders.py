@@ -1,4 +1,4 @@
-"""Run folders: what the agent must still know after it was killed, one folder for each (allocation, epoch).
+"""Run folders: the state that survives a kill of the agent, one folder for each (allocation, epoch).
 
 ``order.json`` the start order, ``SPEC.json`` the engine's input, ``claim.json`` who runs it (written by the
 wrapper, once), ``supervisor.json`` the supervisor's process, ``log.txt`` its output, ``shipped`` how much of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from emep.agent.run_as import RunAs
 
 MAX_RESULT_BYTES = 64 * 1024**2
-"""Of a Result that is read at all."""
+"""Largest Result that is read."""
 Key = tuple[str, int]
 """(allocation id, epoch): the one thing that is never run twice."""
 
@@ -83,7 +83,7 @@ class RunFolder:
 
     @property
     def work(self) -> Path:
-        """What the engine's user may write: a folder of its own where that is not the agent's user."""
+        """The folder that the engine's user may write; a separate one if that is not the agent's user."""
         inner = self.path / "work"
         return inner if inner.is_dir() else self.path
 

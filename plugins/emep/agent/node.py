@@ -1,4 +1,4 @@
-"""What the agent tells the API about its node: who it is, once, and how its GPUs are, every ten seconds."""
+"""Registers the agent's node with the API, and reports the health of its GPUs every ten seconds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class NodeReporter:
         )
 
     async def register(self) -> EmepError | None:
-        """Announce the node; what stood in the way if that is worth another try.
+        """Register the node; returns an error if another try may succeed, else None.
 
         Raises AgentStartError where the API refuses the secret or the description for good, and where another
         agent serves a node of this name.
@@ -78,10 +78,11 @@ class NodeReporter:
         return None
 
     async def _check_alone(self) -> None:
-        """Two agents of one name, on two hosts, would both start what one of them is granted.
+        """Check that no other agent serves a node of this name.
 
-        They share no state folder, so one that has never registered from its own must find nobody alive.
-        Raises AgentStartError, or EmepError where the API cannot be asked.
+        Two agents of one name, on two hosts, would both start the same granted work. They share no state
+        folder, so an agent that has never registered from its own folder must not find the node alive. Raises
+        AgentStartError, or EmepError if the API cannot be asked.
         """
         name = self._settings.name
         if self._settings.report_only or read_json(self._mark) == name:
@@ -100,16 +101,16 @@ class NodeReporter:
             )
 
     def _note_registered(self) -> None:
-        """From now on this state folder is that of the node."""
+        """Record in the state folder that it belongs to the registered node."""
         try:
             write_atomically(self._mark, json.dumps(self._settings.name))
         except OSError as error:
             log.warning("%s cannot be written: %s", self._mark, error)
 
     async def register_if_unknown(self, error: EmepError) -> None:
-        """Register anew with an API that has lost the node or some of its GPUs.
+        """Register again with an API that has lost the node or some of its GPUs.
 
-        As after its database was restored.
+        This happens after its database was restored from an older copy.
         """
         if isinstance(error, EmepApiError) and (
             error.status == 404 or (error.status == 422 and error.field == "gpus")
@@ -134,15 +135,14 @@ class NodeReporter:
                 log.warning("health report: %s", error)
                 await self.register_if_unknown(error)
             except Exception:
-                # A driver that fails in a new way must not end the work; the report that is missing tells.
+                # A driver that fails in a new way must not end the work; the missing report shows the
+                # failure.
                 log.exception("the GPUs' health could not be read")
             due = max(due + self._settings.report_every, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
 
     async def _report(self, gpus: Sequence[GpuHealth]) -> None:
-        """Send a report, and take over what the policy says of Xids. What happens once is sent until it
-        arrives.
-        """
+        """Send a report, and apply the policy's rules for Xids. A one-time event is sent until it arrives."""
         self._unsent_restarts |= {gpu.index: gpu.restart_xid for gpu in gpus if gpu.restart_xid is not None}
         whole = [
             gpu.model_copy(update={"restart_xid": self._unsent_restarts[gpu.index]})
@@ -160,9 +160,9 @@ class NodeReporter:
             log.warning("what the API says of Xids is not understood, the rules stay as they are: %s", error)
 
     def _without_free(self, gpus: Sequence[GpuHealth], held: Collection[int]) -> list[GpuHealth]:
-        """The report of a node that starts nothing: what runs goes on, but no free GPU is to be granted.
+        """The report of a node that cannot start work: running work goes on, but free GPUs count as bad.
 
-        Else each job that is sent here would wait out its start deadline, again and again.
+        Otherwise each job sent here would wait until its start deadline, again and again.
         """
         if takes_files(self._settings.state_dir / "runs"):
             log.info("work can be started again")

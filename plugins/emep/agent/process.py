@@ -1,7 +1,7 @@
 """Processes as Linux knows them: an identity that survives pid reuse, waiting for strangers, ending groups.
 
-Everything here reads ``/proc``. An agent that was killed and started anew is not the parent of what it
-adopts, so nothing relies on being one.
+Everything here reads ``/proc``. An agent that was restarted after a kill is not the parent of the processes
+that it adopts, so nothing relies on that.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def boot_id() -> str:
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process for good: its pid alone may belong to someone else tomorrow."""
+    """Identifies a process for good; a pid alone may belong to another process later."""
 
     pid: int
     start_ticks: int

@@ -1,4 +1,4 @@
-"""One run from its order to its reported end: start or adopt, ship its log, stop it, report it."""
+"""One run from its order to its reported end: starts or adopts it, ships its log, stops and reports it."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ KILLED_FROM = 128
 KILLED = KILLED_FROM + signal.SIGKILL
 NOT_STARTED = 127
 BAD_INPUT = 65
-"""As an engine's own exit status for what no repetition mends."""
+"""The exit status that engines use for errors which a repetition does not mend."""
 _WRAPPER = Path(__file__).with_name("wrapper.py")
 _RESULT_CODES = {"done": 0, "preempted": 75}
 _LOG_PATIENCE = 30.0
-"""Seconds that the rest of a log may hold back the report of the end."""
+"""Seconds that the rest of a log may delay the report of the end."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What starting needs beside the order."""
+    """The inputs of a start beside the order."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -65,9 +65,9 @@ class Run:
         self._note: str | None = None
         self.listed = True
         self.let_go = asyncio.Event()
-        """Set once no process of the run is left: others may have its GPUs while its end is reported."""
+        """Set once no process of the run is left: other runs may use its GPUs while its end is reported."""
         self.gone = asyncio.Event()
-        """Set once no process of the run is left and the API was told, or could not be."""
+        """Set once no process of the run is left and its end was reported, or could not be."""
 
     @property
     def key(self) -> Key:
@@ -99,7 +99,7 @@ class Run:
         await self._watch(sentence)
 
     async def _spawn(self, launch: Launch) -> str | None:
-        """Start the wrapper and wait for its word; a sentence if that was impossible."""
+        """Start the wrapper and wait until it is ready; returns the error, if any, as a sentence."""
         reader, writer = os.pipe()
         try:
             self._child = self._start_wrapper(launch, writer)
@@ -109,7 +109,7 @@ class Run:
         finally:
             os.close(writer)
         try:
-            # Ends with the word, or with the wrapper (which then has lost, or never had, the run).
+            # Ends when the wrapper is ready, or exits (it then has lost the run, or never had it).
             await asyncio.to_thread(os.read, reader, 16)
         finally:
             os.close(reader)
@@ -166,10 +166,11 @@ class Run:
     # --- its end --------------------------------------------------------------------------------------------
 
     def exit_code(self, problem: str | None = None) -> int:
-        """How it ended: what the wrapper saw; without one, what the Result says; else 137.
+        """The exit status that the wrapper recorded; without one, that of the Result; else 137.
 
-        127, a shell's word for what cannot be run, where this node could not carry the order out. A signal
-        that ended the supervisor after it had written that the work is done changes nothing about that.
+        It is 127, a shell's status for a command that cannot be run, if this node could not carry out the
+        order. If a signal ended the supervisor after it had written a Result that says done, the Result
+        counts.
         """
         if problem is not None:
             return NOT_STARTED
@@ -180,7 +181,7 @@ class Run:
         return own if isinstance(own, int) and not isinstance(own, bool) and 0 <= own <= 255 else KILLED
 
     def _result(self) -> dict[str, Any] | None:
-        """The Result of this epoch. One that names another was left by something else, and says nothing."""
+        """The Result of this epoch; one that names another epoch is ignored."""
         result = self.folder.result_document()
         return result if result is None or result.get("epoch", self.order.epoch) == self.order.epoch else None
 
@@ -207,7 +208,7 @@ class Run:
         return Completion(epoch=self.order.epoch, exit_code=BAD_INPUT, message=message[:4096])
 
     async def _report(self, problem: str | None) -> None:
-        """Post the end until the API has answered. The supervisor may have done so: then this repeats it."""
+        """Post the end until the API answers. The supervisor may have posted it before; that is harmless."""
         completion, pause = self._completion(problem), 0.5
         log.info("%s (epoch %d) ended with exit status %d", *self.key, completion.exit_code)
         while True:
@@ -281,7 +282,7 @@ def describe(order: StartOrder) -> str:
 
 
 def labels(order: StartOrder) -> str:
-    """What ties a line of the log to the job's other lines, on other machines."""
+    """The ids by which a log line can be matched with the job's lines on other machines."""
     found = (
         ("trace_id", order.trace_id),
         ("experiment_id", order.experiment_id),

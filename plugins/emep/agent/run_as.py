@@ -1,4 +1,4 @@
-"""Engines as another user than the agent: who that is, and the folders that this user must own.
+"""Runs engines as another user than the agent, and gives that user the folders that it must own.
 
 The agent stays root and keeps what engines must not read: its enrolment token, its state folder, the orders
 with their lease tokens. Supervisor and engine are started as the other user, without a way back.
@@ -70,11 +70,11 @@ class RunAs:
         return f"{self.uid}:{self.gid}:{','.join(map(str, self.groups))}"
 
     def environment(self) -> dict[str, str]:
-        """What tells programs who they are."""
+        """The variables from which programs read their user."""
         return {VARIABLE: self.name, "USER": self.name, "LOGNAME": self.name, "HOME": self.home}
 
     def check_reach(self, folder: Path) -> None:
-        """Raise AgentStartError where the user may not pass to what lies in ``folder``."""
+        """Raise AgentStartError if the user has no permission to enter ``folder``."""
         for parent in folder.resolve().parents:
             try:
                 found = parent.stat()
@@ -95,7 +95,7 @@ class RunAs:
     def prepare(self, environment: Mapping[str, str]) -> None:
         """Make the folders that the run may write, each the user's, below folders that stay the agent's.
 
-        Raises OSError where they cannot be made, and where a link stands in the way.
+        Raises OSError if they cannot be made, or if a link is in their place.
         """
         confines = json.loads(environment.get("EMEP_CONFINES") or "{}")
         wanted = [(environment.get("EMEP_ARTIFACT_URI"), confines.get("run"))]

@@ -25,11 +25,11 @@ _QUIET_PAUSE = 1.0
 """Seconds between polls while the API repeats orders that are being carried out."""
 _DRAIN_SECONDS = 1.0
 _FAREWELL_SECONDS = 10.0
-"""How long an API that does not answer holds up the end of an agent that is told to end."""
+"""How long an agent that is told to end waits for an API that does not answer."""
 _BACKOFF_FIRST, _BACKOFF_MAXIMUM = 0.5, 10.0
 CLEAN_EVERY = 3600.0
 KEPT_ORDER_SECONDS = 10.0
-"""How long an order that waits for its GPU is believed without being repeated."""
+"""How long an order that waits for its GPU stays valid without being repeated."""
 
 
 class Agent:
@@ -42,11 +42,11 @@ class Agent:
         self._runs: dict[Key, Run] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
-        """What runs here has changed: the poll that is under way says something old."""
+        """Set when the running work has changed, so that the poll under way is out of date."""
         self._waiting: dict[Key, tuple[float, StartOrder]] = {}
-        """Orders whose GPU has not been let go yet, and when each came."""
+        """Orders whose GPU is not free yet, and when each came."""
         self._gave_up = False
-        """The last poll was not waited for: its answer, if there was one, is not carried out."""
+        """True if the last poll was abandoned: its answer, if there was one, is not carried out."""
         self._stopping = asyncio.Event()
         self._at_once = False
         self._draining: set[asyncio.Task[None]] = set()
@@ -84,7 +84,7 @@ class Agent:
     # --- runs -----------------------------------------------------------------------------------------------
 
     def _adopt(self) -> None:
-        """Take over what an earlier agent of this node started, and drop what it never got to start."""
+        """Adopt the runs that an earlier agent of this node started, and drop those it did not start."""
         for folder in self._folders.all():
             if folder.path.name.startswith("."):
                 continue
@@ -127,7 +127,7 @@ class Agent:
         )
 
     def _listed(self) -> list[RunningAllocation]:
-        """What runs, and what may still be started: of what is not listed the GPUs are given to others."""
+        """Runs that are active or may still start. The API gives the GPUs of all others to other jobs."""
         now = time.monotonic()
         self._waiting = {
             key: kept for key, kept in self._waiting.items() if now - kept[0] < KEPT_ORDER_SECONDS
@@ -189,9 +189,9 @@ class Agent:
         return True
 
     def _start_waiting(self) -> None:
-        """Start what waited for a GPU that is free now, rather than when the order is repeated.
+        """Start orders whose GPU is free now, without waiting until the API repeats them.
 
-        One that was withdrawn meanwhile is stopped by the next poll's answer, as any other.
+        If an order was withdrawn meanwhile, the next poll's answer stops its run.
         """
         waiting, self._waiting = self._waiting, {}
         for came_at, order in waiting.values():
@@ -221,7 +221,7 @@ class Agent:
     # --- orders ---------------------------------------------------------------------------------------------
 
     async def _register(self) -> bool:
-        """Register; an API that is away is waited for a little, or for ever if runs must be watched.
+        """Register. If the API is away, wait for it a little, or for ever if runs must be watched.
 
         False if the agent was stopped meanwhile and nothing runs.
         """
@@ -266,7 +266,7 @@ class Agent:
         await self._say_farewell()
 
     async def _poll_once(self) -> bool:
-        """One long poll, given up as soon as what it said is old. False if it brought only known orders."""
+        """One long poll, abandoned once its list is out of date. False if it brought only known orders."""
         self._changed.clear()
         request = PollRequest(
             running=self._listed(), timeout=self._settings.poll_timeout, gave_up=self._gave_up
@@ -283,10 +283,10 @@ class Agent:
         return not polling.done() or self._carry_out(polling.result())
 
     def _drain(self, polling: asyncio.Task[PollAnswer]) -> None:
-        """Let a poll that was given up come to its end.
+        """Let an abandoned poll end by itself, and ignore its answer.
 
-        What it orders to start is not started: the next poll did not list it, so its GPUs may be somebody
-        else's by now. That poll says that this one was given up, and is given the orders again.
+        Its start orders are not carried out: the next poll did not list them, so their GPUs may belong to
+        another job by now. The next poll says that this one was abandoned, and gets the orders again.
         """
 
         async def drain() -> None:
@@ -302,7 +302,7 @@ class Agent:
         task.add_done_callback(self._draining.discard)
 
     def _carry_out(self, answer: PollAnswer) -> bool:
-        """False if all orders of the answer are being carried out already."""
+        """Carry out the answer's orders; False if all of them are being carried out already."""
         carried_out = [
             self._start(order) if isinstance(order, StartOrder) else self._carry_out_stop(order)
             for order in answer.orders
@@ -319,7 +319,7 @@ class Agent:
         return run is not None and run.stop(order.directive, order.grace_seconds)
 
     async def _say_farewell(self) -> None:
-        """Let the last reports out, then say that nothing runs here; the machine may be going down."""
+        """Send the last reports, then report that nothing runs here; the machine may be shutting down."""
         with suppress(TimeoutError):
             async with asyncio.timeout(5.0):
                 if self._tasks:
@@ -342,7 +342,7 @@ class Agent:
             await asyncio.sleep(CLEAN_EVERY)
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait, but not past being told to stop or a change of what runs."""
+        """Wait until the time is over, the agent is told to stop, or the running work changes."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()

@@ -1,4 +1,4 @@
-"""What the agent is told at its start, checked before anything runs."""
+"""The agent's settings, read and checked before anything runs."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ class AgentSettings:
     """What ``run SPEC.json`` is appended to."""
     pass_environment: tuple[str, ...] = ()
     report_every: float = 10.0
-    """Between two health reports: the policy's ``health.report_every``."""
+    """Seconds between two health reports: the policy's ``health.report_every``."""
     poll_timeout: float = 20.0
     stop_grace: float = 130.0
-    """What its work gets to checkpoint when the agent itself is told to stop: a little more than the two
-    minutes after which a supervisor gives up by itself."""
+    """Seconds that work gets to checkpoint when the agent is told to stop: a little more than the two minutes
+    after which a supervisor gives up by itself."""
     connect_patience: float = 15.0
-    """How long an API that is not there is waited for at the start."""
+    """How long the agent waits, at its start, for an API that does not answer."""
     run_as: RunAs | None = None
-    """Whom engines are started as; None: as the agent itself."""
+    """The user that runs engines; None: the agent's own."""
     require_landlock: bool = False
     """Start nothing where the kernel does not keep a job to its own files."""
     report_only: bool = False

@@ -18,8 +18,8 @@ _RETRY_FIRST, _RETRY_MAXIMUM = 0.5, 5.0
 class LogShipper:
     """One run's log. ``client`` calls with the run's lease token.
 
-    An API that is away is waited for, for ever; one that refuses (the lease is not this run's any more) ends
-    the shipping, because nobody will read that log.
+    It waits for an API that is away, for ever. If the API refuses (the lease is no longer this run's), the
+    shipping ends, because the ledger keeps no more of that log.
     """
 
     def __init__(self, client: AsyncEmepClient, allocation_id: str, folder: RunFolder) -> None:
@@ -31,7 +31,7 @@ class LogShipper:
         self._unreadable = False
 
     def finish(self) -> None:
-        """Nothing is written any more: ``run`` returns once the API has all of it."""
+        """Mark the log as complete: ``run`` returns once the API has all of it."""
         self._finishing.set()
 
     async def run(self) -> None:
@@ -76,7 +76,7 @@ class LogShipper:
             return b""
 
     async def _send(self, chunk: bytes, *, final: bool) -> bool:
-        """One batch; True once the API has all of it. Raises what is worth another try."""
+        """Send one batch; True once the API has all of it. Raises errors that are worth another try."""
         try:
             receipt = await self._client.append_logs(self._allocation, self._offset, chunk, final)
         except EmepApiError as error:
@@ -94,7 +94,7 @@ class LogShipper:
         return final
 
     def _move(self, offset: int) -> None:
-        """Go on where the API's copy ends; it may have more than this agent remembers, or (restored) less."""
+        """Continue where the API's copy ends; after a restore that may be before this agent's offset."""
         self._offset = max(0, offset)
         try:
             self._folder.set_shipped(self._offset)

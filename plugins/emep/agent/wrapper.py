@@ -1,12 +1,11 @@
-"""What stands between the agent and an engine's supervisor: a script of its own, standard library only.
+"""Script between the agent and an engine's supervisor; it uses the standard library only.
 
-``python -I -S wrapper.py RUN_DIR READY_FD [--as UID:GID:GROUPS] -- COMMAND...`` is started in a
-new session. It claims the run (so
-that the same run cannot be started twice, whoever tries), starts the command, and writes down how it ended,
-because an agent that was killed in between cannot ask the kernel. It also adopts what the command leaves
-behind and ends it, so that a run that is over uses no GPU any more.
+``python -I -S wrapper.py RUN_DIR READY_FD [--as UID:GID:GROUPS] -- COMMAND...`` runs in a new session. It
+claims the run, so that the same run cannot be started twice, and starts the command. It writes down how the
+command ended, because an agent that was killed in between cannot ask the kernel. It also adopts and ends
+processes that the command leaves behind, so that a run that is over uses no GPU any more.
 
-It imports next to nothing, and says its few numbers as JSON by itself: a GPU waits while it starts.
+It imports very little, and formats its few numbers as JSON by itself, because a GPU waits while it starts.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def write(path: str, text: str) -> None:
 
 
 def write_if_possible(path: str, text: str) -> None:
-    """``write`` where the folder may have been removed under us; then nobody wants to know."""
+    """``write``, but ignore a folder that was removed meanwhile: then no process reads the file."""
     try:
         write(path, text)
     except OSError:
@@ -97,7 +96,7 @@ def end_children() -> None:
 def spawn(command: list[str]) -> int:
     """Start the command with no input; its pid. Raises OSError where there is no such program."""
     nothing = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
-    # What Python ignores for itself is not to be ignored in the command.
+    # The command must not inherit the signals that Python ignores for itself.
     own = [signal.SIGPIPE, signal.SIGXFSZ]
     return os.posix_spawnp(command[0], command, os.environ, file_actions=[nothing], setsigdef=own)
 
@@ -141,11 +140,11 @@ def run(run_dir: str, ready: int, command: list[str], words: str | None = None) 
     try:  # noqa: SIM105
         write(os.path.join(run_dir, "supervisor.json"), identity(child))
     except OSError:
-        pass  # the folder was removed under us, and nobody wants to know
+        pass  # the folder was removed meanwhile, so no process reads the file
     try:  # noqa: SIM105
         os.write(ready, b"started\n")
     except OSError:
-        pass  # the agent is gone, and nobody reads
+        pass  # the agent is gone, so the pipe has no reader
     os.close(ready)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     code = 128 - code if code < 0 else code

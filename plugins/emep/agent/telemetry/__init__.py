@@ -1,4 +1,4 @@
-"""Where a node's GPUs come from: NVML, AMD SMI, or simulated ones, all behind one Protocol."""
+"""Reads a node's GPUs through NVML or AMD SMI, or simulates them, all behind one Protocol."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NoGpus:
         return []
 
     def sample(self, holders: Mapping[int, int]) -> list[GpuHealth]:
-        """Nothing to say."""
+        """No reports."""
         return []
 
     def device_environment(self, indices: Sequence[int]) -> dict[str, str]:
@@ -39,9 +39,9 @@ class NoGpus:
 def open_telemetry(
     node: str, *, simulate: int | None, group_size: int, gpu_type: str, gpu_memory: int, faults: Path
 ) -> Telemetry:
-    """Simulated GPUs where asked for (0: none at all); else what NVML or AMD SMI finds; else no GPUs.
+    """Open simulated GPUs if asked for (0: none at all), else those that NVML or AMD SMI finds, else none.
 
-    Raises TelemetryError where a driver is there but does not answer, because a node that silently offers
+    Raises TelemetryError if a driver is installed but does not answer, because a node that silently offers
     nothing is harder to notice than one that does not start.
     """
     if simulate is not None:

@@ -1,4 +1,4 @@
-"""What makes a GPU bad: every rule and threshold of a health check, in one place, whatever the vendor.
+"""The rules and thresholds of a health check, the same for GPUs of every vendor.
 
 A check that fails is only a check: the control plane condemns a GPU after ``health.failed_checks`` of them in
 a row (policy) and takes it back after ``health.good_checks`` good ones.
@@ -16,8 +16,8 @@ from emep.agent.telemetry.xids import REMAP_FAILED, REMAPPED, TODO, XidAction, X
 HOTTEST_C = 95.0
 """Degrees Celsius at which a GPU counts as too hot where its driver does not tell its own limit."""
 NEW_ECC_ERRORS = 1
-"""Uncorrected memory errors since the agent's start that condemn a GPU; older ones were repaired or accepted
-by whoever started the agent."""
+"""Uncorrected memory errors since the agent's start that condemn a GPU. The operator who started the agent
+repaired or accepted the older ones."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ STANDARD = XidRules()
 
 
 def fault(reading: Reading, rules: XidRules = STANDARD) -> str:
-    """Why a GPU fails its check, in a few words; empty where it passes."""
+    """Why a GPU fails its check, in a few words; empty if it passes."""
     by_remapper = XidAction.CHECK_ROW_REMAP
     if reading.remapping_failed and rules.action(REMAP_FAILED) is by_remapper:
         return "memory row remapping failed: the GPU needs to be replaced"

@@ -1,4 +1,4 @@
-"""GPUs that are not there, for demos and tests. What they report of their work is measured, not invented.
+"""Simulated GPUs, for demos and tests. The use that they report is measured on the work, not invented.
 
 The utilization of a simulated GPU is the CPU time of the processes that were granted it, its memory in use
 theirs; both are shared evenly among the GPUs of a grant. It has no temperature of its own.

@@ -1,4 +1,4 @@
-"""What each Xid asks for, as data: NVIDIA's own recovery actions.
+"""The action for each Xid, as data: NVIDIA's own recovery actions.
 
 Source: NVIDIA, "Analyzing Xid Errors with the Xid Catalog" (docs.nvidia.com, deploy/xid-errors), column
 "Resolution Bucket (Immediate Action)" for A100 and newer: RESTART_APP is ``restart_app``, RESET_GPU
@@ -62,7 +62,7 @@ class XidRules:
         self._overrides = {xid: XidAction(action) for xid, action in (overrides or {}).items()}
 
     def action(self, xid: int) -> XidAction:
-        """What an Xid asks for. One that neither knows takes its GPU out: a person is to look at it."""
+        """The action for an Xid. An unknown Xid takes its GPU out of service, for a person to look at it."""
         return self._overrides.get(xid) or XID_ACTIONS.get(xid, XidAction.RESET)
 
     def takes_out(self, xid: int) -> bool:
