@@ -69,7 +69,7 @@ def _run(run: object, args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # `emep queue | head`: nobody reads on. Python would complain once more while it ends.
+        # `emep queue | head`: the reader has closed the pipe. Python would report that again at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:
@@ -79,7 +79,7 @@ def _run(run: object, args: argparse.Namespace) -> int:
 
 
 def _sentence_of(error: Exception) -> str:
-    """The sentence itself names what is not there; the parameter of its route says nothing to people."""
+    """The error's sentence for people, without the route's parameter, which means nothing to them."""
     detail, status = getattr(error, "detail", ""), getattr(error, "status", None)
     if status == 401 and getattr(error, "problem", {}).get("code") == "not_authenticated":
         return f"{error} (set EMEP_USERNAME and EMEP_PASSWORD, or EMEP_TOKEN to one that has not expired)"
@@ -104,7 +104,7 @@ def _code_of(error: Exception) -> int | None:
 
 
 def fail(sentence: str, code: int = FAILED) -> int:
-    """Say on standard error what is wrong; returns the exit status."""
+    """Print the error on standard error, and return the exit status."""
     print(f"emep: {sentence}", file=sys.stderr)
     return code
 

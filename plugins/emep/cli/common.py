@@ -1,4 +1,4 @@
-"""What the commands share: where the API is, JSON or a table, times for people."""
+"""Shared by the commands: the API's address, JSON or a table, and times for people."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ STATES = (
 
 
 def states(text: str) -> list[str]:
-    """States of jobs, separated by commas. Raises ArgumentTypeError that names one there is not."""
+    """States of jobs, separated by commas. Raises ArgumentTypeError that names an unknown one."""
     found = [name.strip() for name in text.split(",") if name.strip()]
     for name in found:
         if name not in STATES:
@@ -97,7 +97,7 @@ def connect(args: argparse.Namespace) -> EmepClient:
 
 
 def act(args: argparse.Namespace, call: Call[Any], say: Callable[[Any], str]) -> int:
-    """Send what somebody asks for, and print what becomes of it; ``say``: the answer in one sentence.
+    """Send an operator's request and print its outcome; ``say`` puts the answer into one sentence.
 
     With ``--json`` the answer itself is printed. Returns the exit status.
     """

@@ -66,7 +66,7 @@ def follow_run(
 ) -> dict[str, Any]:
     """Print what happens until the run has ended; returns the DAG run as Airflow answers it.
 
-    An API that is away for a while is waited for: the run goes on without this program.
+    It waits through an outage of the API, because the run goes on without this program.
     """
     from emep.client import EmepConnectionError, calls
 

@@ -47,8 +47,9 @@ def cell(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """``text`` with line ends and control characters written out: names that somebody submitted must not
-    move the cursor or change colours on an operator's terminal.
+    """``text`` with line ends and control characters written out.
+
+    Names that users submitted must not move the cursor or change colours on an operator's terminal.
     """
     if text.isprintable():
         return text

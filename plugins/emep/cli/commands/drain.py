@@ -71,7 +71,7 @@ def _gpus(node: dict[str, Any], gpu: int | None) -> list[dict[str, Any]]:
 
 
 def state_of(node: dict[str, Any], gpu: int | None) -> str:
-    """``is draining``, ``is up``, and whatever else a node or GPU may be."""
+    """The state of a node or GPU in words, such as ``is draining`` or ``is up``."""
     state = node["state"] if gpu is None else _gpus(node, gpu)[0]["state"]
     is_drain = node["drain"] if gpu is None else _gpus(node, gpu)[0]["drain"]
     also = ", and takes no new work" if is_drain and state not in ("draining", "drained") else ""

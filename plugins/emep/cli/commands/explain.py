@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def facts(answer: dict[str, Any]) -> list[tuple[str, object]]:
-    """What the explanation says, each with its name."""
+    """The explanation's facts as (name, value)."""
     deficit = answer["deficit"]
     if deficit is None:
         factor = "0.25"

@@ -96,7 +96,7 @@ def print_doubt(node: dict[str, Any]) -> None:
 
 
 def print_leaving(allocation: Mapping[str, Any], nodes: Collection[str]) -> None:
-    """What holds GPUs though its job is over: external work that its asker has not called gone."""
+    """Print what holds GPUs although its job is over: external work that was not reported gone."""
     held = [gpu["node"] for gpu in allocation["gpus"] if gpu["node"] in nodes]
     if held:
         where, name = ", ".join(dict.fromkeys(held)), allocation["id"]

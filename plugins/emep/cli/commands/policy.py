@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit 0; 2 with one sentence (file, line, key, fix) where the file is refused."""
+    """Return 0, or 2 with one sentence (file, line, key, fix) if the file is refused."""
     policy = _load(args.file)
     if args.action == "check":
         print(f"{args.file}: valid; queues {', '.join(policy.queues) or 'none'}")

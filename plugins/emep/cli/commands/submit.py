@@ -154,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_dag(client: EmepClient, dag_id: str) -> None:
-    """Raises UsageError where the DAG is not there or would never run what is asked for."""
+    """Raises UsageError if the DAG does not exist, or would never run the request."""
     from emep.client import EmepApiError, calls
 
     try:
@@ -188,7 +188,7 @@ def read_conf(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check_kind(args: argparse.Namespace) -> None:
-    """Raises UsageError where the kind needs something else than what is given."""
+    """Raises UsageError if the given options do not suit the kind of run."""
     if args.kind != "evaluate":
         if not args.recipe:
             raise UsageError(f"RECIPE.yaml is missing: --kind {args.kind} needs a merge configuration")
