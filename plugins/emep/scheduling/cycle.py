@@ -88,7 +88,7 @@ class Cycle:
         return self._shares.tree()
 
     def _count_promise(self, job: Job, sign: int) -> None:
-        """What is promised counts as held, or others of its project would take its quota meanwhile."""
+        """Count reserved GPUs as held, because other jobs of the project would take the quota otherwise."""
         gpus = self.state.promised[job.id]
         pool = self.index.nodes[self.index.gpu_node[gpus[0]]].pool if len(gpus) else ""
         self.holdings.add(job, pool, sign * job.gpu_count)
@@ -159,7 +159,7 @@ class Cycle:
         return end_that_failed is not None and end_that_failed <= self.now + entry.limit
 
     def _pass_over_hopeless_lines(self, entry: PendingJob, order: PendingOrder) -> None:
-        """Skip the rest of the job's line if none of it can start; each job is looked at where asked why."""
+        """Skip the rest of the job's line if none of it can start, unless the plan must explain each job."""
         if not self._explain:
             free = self.state.free_of_kind((entry.pool, "", 0, (), ()))
             order.drop_line_if_hopeless(entry, free, calm=self._calm)
@@ -204,9 +204,9 @@ class Cycle:
         return {entry.job.id for entry in order if self._serve_holder(entry)}
 
     def _serve_holder(self, entry: PendingJob) -> bool:
-        """A preemptor starts as soon as what was promised to it, with what else is free, makes its placement.
+        """Start a preemptor if its reserved GPUs, with other free ones, make a placement.
 
-        A promise that would not even make one when all of it has come free is withdrawn.
+        A reservation that makes no placement even with all of its GPUs free is withdrawn.
         """
         job, request, state = entry.job, entry.request, self.state
         mine = np.zeros(len(state.free), dtype=bool)

@@ -10,7 +10,7 @@ from emep.scheduling.request import run_limit
 
 
 def expected_duration(job: Job, policy: Policy) -> float:
-    """Seconds a run is expected to take, for order and estimates only: history, else its limit, else inf."""
+    """Seconds that a run is expected to take (from history, else its limit, else inf); never for killing."""
     if job.estimated_duration is not None:
         return job.estimated_duration
     limit = run_limit(job, policy)

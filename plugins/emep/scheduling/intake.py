@@ -1,4 +1,4 @@
-"""Jobs taken into a cycle: each with its request and its verdict, worked out once and kept between plans."""
+"""The pending jobs of a cycle with their requests and verdicts, computed once and kept between plans."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class PendingJobs:
         return found
 
     def entry(self, job: Job) -> PendingJob:
-        """The entry of a job, made where there is none of just this object."""
+        """The entry of a job; a new one unless this very object has one."""
         known = self._entries.get(job.id)
         if known is None or known.job is not job:
             known = self._entries[job.id] = self.make(job)
         return known
 
     def make(self, job: Job) -> PendingJob:
-        """A new entry of a job, with what is known of its like."""
+        """A new entry of a job; it shares verdicts with equal requests."""
         limits = self._limits.of(job)
         verdict = against_policy(job, self.policy, limits)
         request: Request | None = None

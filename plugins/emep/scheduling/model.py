@@ -1,4 +1,4 @@
-"""What the scheduling core sees and says: immutable values, no behaviour that depends on time or place.
+"""The scheduling core's input and output as immutable values.
 
 Units everywhere: seconds (float) for times and durations, bytes (int) for memory, whole GPUs for counts.
 Times are seconds since an epoch of the caller's choice; the core only ever subtracts them.
@@ -69,7 +69,7 @@ class Node:
 
 
 RUNTIME_LABEL, KUBERNETES = "emep/runtime", "kubernetes"
-"""Of nodes whose work is started by Kubernetes: pods go there only, and what agents start never. A job's
+"""Label of nodes whose work Kubernetes starts: pods are placed there only, and agents' work never is. A job's
 runtime adds the term; people never write it."""
 
 
@@ -110,7 +110,7 @@ class Job:
     preemptible: bool | None = None
     """None: the queue's default."""
     checkpoint_interval: float | None = None
-    """How often it saves by itself; None: only when told, and then it loses nothing."""
+    """Seconds between checkpoints of its own; None: it saves only when told, and then loses nothing."""
     placement: str | None = None
     """pack or spread; None: the queue's default."""
     job_type: str = ""
@@ -120,7 +120,7 @@ class Job:
     not_before: float = 0.0
     """A backoff: not considered earlier than this."""
     waits_for: str = ""
-    """What ``not_before`` gives time to; empty: it backs off after a failure of the infrastructure."""
+    """What ``not_before`` waits for; empty: it backs off after a failure of the infrastructure."""
     estimated_duration: float | None = None
     """What the same (user, job_type, GPUs) took before; for order and estimates only, never for killing."""
     avoid_nodes: tuple[str, ...] = ()

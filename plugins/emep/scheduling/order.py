@@ -113,7 +113,7 @@ class PendingOrder:
         self._looked_into: dict[tuple[float, Leaf], int] = {}
 
     def charged(self) -> None:
-        """Consumption has changed: the order of users is to be taken anew."""
+        """Record that consumption has changed, so that users are ordered again."""
         self._stale = True
 
     def drop_line_if_hopeless(self, entry: PendingJob, free: int, *, calm: bool) -> None:

@@ -158,12 +158,12 @@ class ProjectedQueue:
         self._profile.take_now(chosen.gpus, chosen.duration)
 
     def waits_until(self, chosen: WaitingJob, time: float) -> None:
-        """Counting GPUs does not tell when ``chosen`` fits: it will at ``time``, and its wait is a wait."""
+        """Record that ``chosen`` fits at ``time``, although counting GPUs would let it start earlier."""
         if math.isfinite(time):
             self.bound = max(self.bound, time - chosen.submit_time)
 
     def occupy(self) -> Timeline:
-        """What is left for those after these equals: their projected starts are not to be delayed."""
+        """The free GPUs left for jobs after these equals, whose projected starts must not be delayed."""
         profile = self._profile.copy()
         for one in self._waiting:
             profile.take_earliest(one.gpus, one.duration)
@@ -186,7 +186,7 @@ class ProjectedQueue:
 
 
 class CycleActions(Protocol):
-    """What the rule reads of a cycle, and does in it."""
+    """The parts of a cycle that the rule reads and calls."""
 
     policy: Policy
     index: ClusterIndex
@@ -229,7 +229,7 @@ class Overtaking:
         """Start every job that the rule lets start; their ids."""
         for value in sorted(self._lines.by_class, reverse=True):
             while self._serve(value):
-                pass  # a start has moved its user back: equals are others now
+                pass  # a start has moved its user back, so the groups of equals have changed
         self.held_back -= self._started
         return self._started
 

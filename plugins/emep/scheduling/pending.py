@@ -1,4 +1,4 @@
-"""Pending jobs as a cycle looks at them: what does not change from one plan to the next, worked out once."""
+"""Pending jobs as a cycle sees them, with all that stays the same between plans computed once."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class PlanState:
         return self._releases.get(job_id, self.now)
 
     def evict(self, job: Job) -> None:
-        """A victim is on its way out: its GPUs come free when its grace is over."""
+        """Mark a job as a victim: its GPUs come free when its grace is over."""
         gpus = np.array(self.allocated[job.id], dtype=np.int64)
         deadline = self.now + self.policy.preemption.grace_period
         usable = gpus[self.index.gpu_usable[gpus]]

@@ -1,7 +1,7 @@
-"""``plan`` for callers that plan often: told what changes, it decides just what ``plan`` would decide.
+"""An incremental ``plan`` for callers that plan often: they report changes, and its decisions are the same.
 
-What lasts from one plan to the next (what runs where, who holds how much, pending jobs in order) is kept and
-changed piece by piece; each plan works on a copy.
+State that lasts from one plan to the next (what runs where, who holds how much, pending jobs in order) is
+kept and changed piece by piece; each plan works on a copy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class IncrementalPlanner:
         self.reset(nodes)
 
     def reset(self, nodes: Iterable[Node] | ClusterIndex) -> None:
-        """The nodes have changed (health, drains, others' use): everything is computed anew from them."""
+        """Compute everything anew because the nodes have changed (health, drains, use outside EMEP)."""
         self.index = nodes if isinstance(nodes, ClusterIndex) else ClusterIndex(tuple(nodes))
         self._book: PendingJobs = book_of(self.index, self.policy)
         self._occupancy = Occupancy(self.index, self.policy)
@@ -117,7 +117,7 @@ class IncrementalPlanner:
         holds: Iterable[Hold] = (),
         asked: Iterable[str] = (),
     ) -> tuple[Plan, Mapping[str, tuple[Reason, ...]]]:
-        """A plan, and why those of the ``asked`` jobs wait that are not started by it (nor rejected).
+        """A plan, and the reasons of those ``asked`` jobs that it neither starts nor rejects.
 
         The reasons are those of ``plan``'s ``waiting``; of a few jobs they cost little.
         """

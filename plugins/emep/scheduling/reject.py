@@ -1,4 +1,4 @@
-"""Jobs that can never run, be the cluster ever so healthy and empty: a verdict with limit and numbers."""
+"""Finds jobs that cannot run even on a healthy, empty cluster, and says which limit stops them."""
 
 from __future__ import annotations
 

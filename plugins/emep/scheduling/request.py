@@ -1,4 +1,4 @@
-"""What a job asks of a cluster: defaults of its queue filled in, equal requests made equal values."""
+"""A job's demands on a cluster, with its queue's defaults filled in; equal demands are equal values."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def run_limit(job: Job, policy: Policy) -> float | None:
 
 
 def is_preemptible(job: Job, policy: Policy) -> bool:
-    """Whether the job may be a victim at all: its own word, else its queue's."""
+    """Whether the job may be a victim at all: by its own field, else its queue's."""
     if job.preemptible is not None:
         return job.preemptible
     rules = policy.queues.get(job.queue)

@@ -1,1 +1,1 @@
-"""The cluster as arrays, and what runs on it."""
+"""The cluster as arrays: nodes, cells and GPUs, and which jobs hold them."""

@@ -63,7 +63,7 @@ def capped(index: ClusterIndex, request: Request, available: IntArray, room: Hos
 
 
 class Hosts:
-    """Mutable: who takes how much of which node until when."""
+    """Mutable: how much of each node's cores and memory each job takes, and until when."""
 
     def __init__(self, index: ClusterIndex) -> None:
         self._index = index

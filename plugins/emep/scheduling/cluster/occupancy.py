@@ -1,7 +1,7 @@
-"""What runs where: the part of a plan's state that lasts from one plan to the next.
+"""Which job runs on which GPUs: the part of a plan's state that lasts from one plan to the next.
 
-Everything here follows from the nodes and the allocations alone, whatever the order in which these came and
-went, so a kept one and a fresh one agree.
+It follows from the nodes and the allocations alone, whatever the order in which allocations came and went. So
+a kept occupancy and a fresh one are equal.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Occupancy:
         self.hosts.give_back(job_id)
 
     def change(self, before: Allocation, after: Allocation) -> None:
-        """The same job on the same GPUs, but with another word on when it goes; its place in order stays."""
+        """Replace an allocation of the same job on the same GPUs, whose end has changed, at its place."""
         job_id = after.job.id
         self.allocations[job_id] = after
         if before.yielding == after.yielding and self.latest_end(before) == self.latest_end(after):

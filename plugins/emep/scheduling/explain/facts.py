@@ -1,4 +1,4 @@
-"""What keeps a request from its GPUs, cores or memory now: the numbers of an explanation."""
+"""The numbers of an explanation: which GPUs, cores or memory a request lacks now, and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from emep.wire.units import count_of, is_or_are
 
 @dataclass(slots=True)
 class Facts:
-    """What is true of a request in the best of its pools, for every job that makes it."""
+    """Facts about a request in the best of its pools, shared by all jobs with an equal request."""
 
     pool: str = ""
     free: int = 0

@@ -49,7 +49,7 @@ class Explainer:
     def reasons_of(
         self, asked: Iterable[PendingJob], decided: Collection[str]
     ) -> dict[str, tuple[Reason, ...]]:
-        """What ``explain_all`` would give as reasons of these jobs, by id; ``decided`` ones are left out.
+        """The reasons that ``explain_all`` would give for these jobs, by id, without the ``decided`` ones.
 
         The cycle may have passed over whole lines of jobs of which none could start, so not every waiting job
         is among its ``blocked``. Such jobs have neither a promise nor a quota: only a backoff can set one
@@ -127,7 +127,7 @@ class Explainer:
         return Reason(ReasonCode.QUOTA_EXCEEDED, text)
 
     def _with_preemption(self, job: Job, request: Request, facts: Facts, found: list[Reason]) -> list[Reason]:
-        """A job whose class may preempt is also told how far preemption would get."""
+        """Add how many GPUs preemption could free, for a job whose class may preempt."""
         classes = self._cycle.policy.victim_classes(job.queue, job.priority)
         if not classes:
             return found
@@ -168,7 +168,7 @@ class Explainer:
         return found
 
     def _unexplained(self, job: Job) -> Reason:
-        """What fits now did not when it was looked at: only a promise made since could say so."""
+        """The reason of a job that fits, but that no shortage explains."""
         if job.id in self._cycle.held_back:
             text = "started now, it would make a job before it wait longer than overtaking: bounded allows"
             return Reason(ReasonCode.BEHIND_RESERVATION, text)
@@ -187,7 +187,7 @@ _SHORTAGES = (
 
 
 def _shortages_first(reasons: list[Reason]) -> list[Reason]:
-    """The most specific shortage in front: it is the one that preemption would have to cure."""
+    """Put the most specific shortage first: the one that preemption would have to cure."""
     rank = {code: place for place, code in enumerate(_SHORTAGES)}
     return sorted(reasons, key=lambda one: rank.get(one.code, len(rank)))
 

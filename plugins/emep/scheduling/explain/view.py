@@ -1,4 +1,4 @@
-"""What explanations read of a cycle."""
+"""The parts of a cycle that explanations read."""
 
 from __future__ import annotations
 

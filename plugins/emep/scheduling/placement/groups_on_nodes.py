@@ -15,10 +15,10 @@ _EXACT_STATES: Final = 400_000
 _EXACT_GROUPS: Final = 4
 """Nodes of at most so many groups have all their subsets tried."""
 _NONE: Final = np.iinfo(np.int64).max // 4
-"""Cannot be made."""
+"""Marks a combination that is infeasible."""
 
 Option = tuple[int, int, tuple[int, ...]]
-"""Of one node: how many groups, how many GPUs, which groups (by place)."""
+"""A choice within one node: how many groups, how many GPUs, which groups (by position)."""
 
 
 def fewest_nodes(sizes: list[int], node_of: list[int], need: int, *, spread: bool) -> list[int]:

@@ -1,4 +1,4 @@
-"""Large regions: as few groups and nodes as hold the job, and of those sets one that leaves little over."""
+"""Large regions: finds the fewest groups and nodes that hold the job, with few GPUs left over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a job goes: the cells it takes GPUs from, by the order of the contract's section 5.
+"""Places a job: chooses the cells that it takes GPUs from, in the order of the contract's section 5.
 
 One pool holds all of a job. Within it the preferred level is tried before none; then one NVLink group if one
 can hold the job (a single GPU is a group by itself, but ``nvlink_required`` asks for a real one), else fewest

@@ -11,9 +11,9 @@ from emep.scheduling.request import Request
 
 
 def place_by_preference(request: Request, room: Room, ranks: IntArray) -> CellCounts | None:
-    """Where the request goes if of all cells that will do the lowest rank is taken.
+    """Place the request on the suitable cells with the lowest ranks.
 
-    What is required holds as ever, and one NVLink group is taken if one will do; nothing else is compared.
+    Requirements hold as always, and one NVLink group is used if one suffices; nothing else is compared.
     """
     index = room.index
     for nvlink, level in ((True, request.level), (request.nvlink, request.level)):
@@ -34,7 +34,7 @@ def place_by_preference(request: Request, room: Room, ranks: IntArray) -> CellCo
 
 
 def _alone(request: Request, room: Room, ranks: IntArray) -> CellCounts | None:
-    """One GPU that is in no group is as good as one that is."""
+    """Place a job of one GPU, for which a GPU outside any NVLink group is as good as one inside."""
     cells = np.flatnonzero((room.available > 0) & (room.index.cell_group == NO_GROUP))
     if request.gpus != 1 or not len(cells):
         return None

@@ -1,8 +1,9 @@
-"""Who makes room for a job that cannot be placed: the cheapest minimal set of victims that is enough.
+"""Chooses the victims for a job that cannot be placed: the cheapest minimal set that makes enough room.
 
-Candidates run, may be preempted (their own word, else their queue's), are of a class that the job's class may
-evict (the queue's matrix; tiers across queues) and have run for ``min_runtime``. A job within its guarantee
-may instead take back what others borrowed, whatever their class, least work lost first (``_reclaim``).
+Candidates are running jobs that are preemptible (by their own field, else their queue's), whose class the
+job's class may evict (the queue's matrix; tiers across queues), and that have run for ``min_runtime``. A job
+within its guarantee may instead take back what others borrowed, whatever their class, least work lost first
+(``_reclaim``).
 """
 
 from __future__ import annotations
@@ -287,7 +288,7 @@ class Preemption:
         return int(sums.max(initial=0))
 
     def carry_out(self, job: Job, choice: Choice) -> None:
-        """The victims are told, and the GPUs are held for the preemptor from now on."""
+        """Record the evictions, and hold the GPUs for the preemptor from now on."""
         for victim in choice.victims:
             self._evicted.add(victim.job.id)
             for field in self._fields.values():

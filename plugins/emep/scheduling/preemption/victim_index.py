@@ -1,4 +1,4 @@
-"""Victims among many candidates: who is cheapest in each NVLink group, rack or node, worked out with arrays.
+"""Victims among many candidates: finds the cheapest in each NVLink group, rack or node, with arrays.
 
 Candidates are kept in one greedy order (class, then work lost by GPU freed, then latest start). For each
 domain that could hold the job the first ones that free enough are its offer; offers are compared roughly with

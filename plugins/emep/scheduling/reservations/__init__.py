@@ -1,1 +1,1 @@
-"""GPUs, cores and memory over time: what is reserved for whom, and what may start without delaying it."""
+"""Reservations of GPUs, cores and memory over time, and backfill that does not delay them."""

@@ -85,7 +85,7 @@ def _earliest_in(
 
 
 class _Search:
-    """When a request fits for as long as it may run, where it matters which GPUs are free."""
+    """Finds when a request fits for its whole run, where it matters which GPUs are free."""
 
     def __init__(self, state: PlanState, request: Request, pool: str, limit: float) -> None:
         self._state, self._request, self._pool, self._limit = state, request, pool, limit

@@ -73,7 +73,7 @@ def _without(state: PlanState, nodes: IntArray, kept: frozenset[str]) -> IntArra
 
 
 class CpuReservations:
-    """Nodes that CPU jobs which do not fit wait for; later CPU jobs that run into one keep off its nodes."""
+    """Nodes reserved for CPU jobs that do not fit now; a later CPU job must end before such a reservation."""
 
     def __init__(self, state: PlanState) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""Which GPUs are free over time, one by one: for several reservations that are not about numbers alone."""
+"""Free GPUs over time, one by one, for reservations where numbers of GPUs are not enough."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CELLS: Final = 4_000_000
 
 
 class Grid:
-    """``next_busy[i, g]``: when ``gpus[g]`` is next busy, seen from ``times[i]`` (that very time: it is)."""
+    """``next_busy[i, g]``: the first time at or after ``times[i]`` at which ``gpus[g]`` is busy."""
 
     def __init__(self, now: float, gpus: IntArray, until: FloatArray) -> None:
         self.gpus = gpus

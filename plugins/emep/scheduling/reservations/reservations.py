@@ -1,4 +1,4 @@
-"""Reservations of one plan: what they keep from whom.
+"""The reservations of one plan, and the GPUs that they keep from other jobs.
 
 Each takes certain GPUs for certain times, and jobs that run into it keep off them. Where all GPUs of a kind
 make up one cell, only numbers count: a profile of free GPUs over time says exactly what may start without
