@@ -106,9 +106,7 @@ def explain(job_id: str) -> Call[Explanation]:
 
 
 def cancel(job_id: str, reason: str = "", if_unwanted: bool = False) -> Call[JobView]:
-    """Cancel a job; one that runs is told to stop. ``if_unwanted``: only where its Airflow task wants it no
-    more.
-    """
+    """Cancel a job; a running one is told to stop. ``if_unwanted``: only if its Airflow task gave it up."""
     params = {"reason": reason or None, "if_unwanted": "true" if if_unwanted else None}
     return Call("DELETE", _at("jobs", job_id), "JobView", params=params)
 
@@ -191,7 +189,7 @@ def logs(allocation_id: str, offset: int = 0) -> Call[LogChunk]:
 
 
 def complete(allocation_id: str, completion: Completion) -> Call[JobView]:
-    """The end of an allocation's work; the same call again is answered the same, an old epoch with 409."""
+    """Report the end of an allocation's work; may be repeated, but an old epoch is refused (409)."""
     return Call("POST", _at("allocations", allocation_id, "complete"), "JobView", body=completion)
 
 
@@ -201,12 +199,12 @@ def lease(allocation_id: str, *, started: bool = False) -> Call[LeaseAnswer]:
 
 
 def lost(allocation_id: str, loss: Loss) -> Call[JobView]:
-    """The work was lost, by nobody's will of EMEP's: its job goes back in the same try."""
+    """Report work as lost, without EMEP having asked for that: its job is requeued in the same try."""
     return Call("POST", _at("allocations", allocation_id, "lost"), "JobView", body=loss)
 
 
 def gone(allocation_id: str) -> Call[Any]:
-    """Nothing of an allocation that is over runs any more."""
+    """Report that nothing of an ended allocation runs any more."""
     return Call("POST", _at("allocations", allocation_id, "gone"))
 
 

@@ -204,7 +204,7 @@ class AsyncEmepClient(_Base):
         await self.aclose()
 
     def as_caller(self, auth: httpx.Auth) -> AsyncEmepClient:
-        """The same connections with other credentials; whoever made the connections closes them."""
+        """The same connections with other credentials; only the original client closes them."""
         other = copy.copy(self)
         other._auth = auth
         return other

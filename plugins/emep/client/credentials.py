@@ -78,5 +78,5 @@ def agent_token(secret: str) -> BearerToken:
 
 
 def lease_token(token: str) -> BearerToken:
-    """Credentials of whoever holds an allocation; the prefix may be there already."""
+    """Credentials of an allocation's holder; the prefix may be there already."""
     return BearerToken(token if token.startswith(LEASE_PREFIX) else LEASE_PREFIX + token)

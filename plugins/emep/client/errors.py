@@ -1,4 +1,4 @@
-"""What can go wrong between a client and the API, each as one sentence."""
+"""The client's errors, each with one sentence for people."""
 
 from __future__ import annotations
 

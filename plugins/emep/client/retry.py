@@ -12,7 +12,7 @@ from emep.client.errors import retry_after
 _NOT_PROCESSED = frozenset({429, 503})
 """The server says that it did nothing: any call may be repeated."""
 _GATEWAY = frozenset({502, 504})
-"""Nobody knows whether the server did it: only what is idempotent may be repeated."""
+"""It is unknown whether the server did it: only idempotent calls may be repeated."""
 
 
 @dataclass(frozen=True)

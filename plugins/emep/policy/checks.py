@@ -1,4 +1,4 @@
-"""What must hold between the keys of a policy: tiers, preemption without cycles, guarantees within limits."""
+"""Checks between the keys of a policy: tiers, preemption without cycles, guarantees within limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Pair = tuple[str, str]
 
 
 def check_policy(policy: Policy, root: Value) -> None:
-    """Raise PolicyError (through ``root``, which knows the source) for a policy at odds with itself."""
+    """Raise PolicyError (through ``root``, which knows the source) for a policy that contradicts itself."""
     _check_tiers(policy, root)
     _check_preemption_cycles(policy, root)
     for name, rules in policy.queues.items():
@@ -40,7 +40,7 @@ def _check_tiers(policy: Policy, root: Value) -> None:
 
 
 def _check_preemption_cycles(policy: Policy, root: Value) -> None:
-    """No job may, through others, be evicted by what it may evict: matrices and tiers taken together."""
+    """Refuse cycles of preemption (matrices and tiers together): no class may evict itself through others."""
     done: set[Pair] = set()
     for queue, rules in policy.queues.items():
         for name in rules.classes:

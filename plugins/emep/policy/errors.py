@@ -1,4 +1,4 @@
-"""What is wrong with a policy, and where."""
+"""The error of a policy, with the place of the mistake in its file."""
 
 from __future__ import annotations
 

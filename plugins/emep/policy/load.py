@@ -78,7 +78,7 @@ def parse_policy_text(text: str, source: str = "policy", base: Policy | None = N
 
 
 def _refuse_repeated_keys(node: yaml.Node | None, path: Path, source: str) -> None:
-    """YAML takes the last of two equal keys without a word; half a policy would be ignored unseen."""
+    """Refuse a key that is given twice: YAML would silently drop the first, and half a policy with it."""
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:

@@ -53,7 +53,7 @@ class Policy:
     half_life: float = 604800.0
     """Seconds after which consumption weighs half; 0: no decay."""
     entry_charge: float = 60.0
-    """Whatever starts counts at once, for ordering, as if it had run this long."""
+    """A job that starts counts at once, in the order, as if it had run for this many seconds."""
     reservations: int | None = 1
     """Per pool: 1 is EASY, None (``all`` in the file) conservative, 0 no backfill at all."""
     order: str = "submit_time"
@@ -121,7 +121,7 @@ class Policy:
         return self._tier_of.get(self.canonical_class(name))
 
     def may_use_class(self, name: str, dag_id: str | None, roles: Iterable[str]) -> bool:
-        """Whether a job of this DAG, or of somebody with these roles, may use the class."""
+        """Whether a job of this DAG, or of a user with these roles, may use the class."""
         rule = self.restricted_classes.get(self.canonical_class(name))
         return rule is None or dag_id in rule.dags or not set(rule.roles).isdisjoint(roles)
 
@@ -130,8 +130,8 @@ class Policy:
     def may_preempt(self, queue: str, name: str, victim_queue: str, victim_name: str) -> bool:
         """Whether a job of class ``name`` in ``queue`` may evict one of ``victim_name`` in ``victim_queue``.
 
-        Classes only: whether that one job is preemptible (its own field, else its queue's) and the pools are
-        shared is for the caller to know.
+        This compares classes only. The caller checks that the job is preemptible (its own field, else its
+        queue's) and that the queues share the pool.
         """
         victim = (victim_queue, self.canonical_class(victim_name))
         return victim in self._victims.get((queue, self.canonical_class(name)), ())
@@ -156,7 +156,7 @@ class Policy:
     # ---- entities ------------------------------------------------------------------------------------------
 
     def project(self, path: str) -> ProjectPolicy | None:
-        """The project ``org/team``; None where the file does not name it (weight 1, no limits, anybody's)."""
+        """The project ``org/team``; None if the file does not name it (weight 1, no limits, open to all)."""
         found: ProjectPolicy | None = None
         level = self.projects
         for part in path.split("/"):

@@ -1,4 +1,4 @@
-"""From a mapping (the parsed file) to a Policy, over a base that supplies whatever the mapping leaves out."""
+"""Parses a mapping (the loaded file) to a Policy; a base policy supplies the keys that it leaves out."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _class_name(where: Value, name: str, classes: Iterable[str]) -> str:
 
 
 def _tiers(value: Value | None, base: Policy, classes: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
-    """The file's tiers are the whole table: merged with the base's, a moved class would stand in two."""
+    """The file's tiers, not merged with the base's: a class that was moved would be in two tiers."""
     if value is None:
         kept = {tier: tuple(name for name in names if name in classes) for tier, names in base.tiers.items()}
         return kept
@@ -229,7 +229,7 @@ def _queues(value: Value | None, base: Policy, classes: Mapping[str, float]) -> 
 
 
 def _fit_to_classes(rules: QueuePolicy, classes: Iterable[str]) -> QueuePolicy:
-    """A base's queue without classes that the file takes away; one that loses all gets those there are."""
+    """A base's queue without the classes that the file removes; if none is left, with all of the file's."""
     kept = tuple(name for name in rules.classes if name in classes) or tuple(classes)
     return replace(rules, classes=kept, preempts=_restrict(rules.preempts, kept))
 

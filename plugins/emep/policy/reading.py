@@ -1,4 +1,4 @@
-"""Typed reading of a mapping, one key at a time, with the path to whatever is wrong."""
+"""Typed reading of a mapping, one key at a time; errors name the path to the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sections of a policy as frozen values, each with what counts where the file says nothing.
+"""The sections of a policy as frozen values, each with its defaults.
 
 Attribute names are the keys of the policy file. Durations are seconds (float), None where the file says
 ``none``.
@@ -32,7 +32,7 @@ class SimulationPolicy:
 
 @dataclass(frozen=True, slots=True)
 class LeasePolicy:
-    """How long silence is borne."""
+    """How often leases are renewed, and how long a holder may be silent."""
 
     heartbeat: float = 10.0
     expiry: float = 60.0
@@ -50,12 +50,12 @@ class HealthPolicy:
 
 
 XID_ACTIONS = ("ignore", "restart_app", "reset", "reboot", "check_row_remap")
-"""What may be done about an Xid; the agent's table says what is done where the policy is silent."""
+"""The actions that a policy may set for an Xid; the agent's own table applies to all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeChecksPolicy:
-    """When a node that fails what it is given gets no more, and how it comes back."""
+    """When a node that fails its jobs is taken out of service, and how it comes back."""
 
     quick_failures: int = 3
     """Different jobs in a row that fail quickly on a node take it out of service; 0: never."""
@@ -95,7 +95,7 @@ class RootsPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ClassRestriction:
-    """Who may use a restricted class: a listed DAG or a listed role will do."""
+    """Who may use a restricted class: jobs of a listed DAG, and users with a listed role."""
 
     dags: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
@@ -147,6 +147,6 @@ class ProjectPolicy:
     max_gpus: int | None = None
     guaranteed_gpus: Mapping[str, int] = field(default_factory=dict)
     members: tuple[str, ...] | None = None
-    """Who may charge it and what is below it; None: whoever may charge its parent."""
+    """Users who may charge it and its sub-projects; None: those who may charge its parent."""
     users: Mapping[str, UserPolicy] = field(default_factory=dict)
     projects: Mapping[str, ProjectPolicy] = field(default_factory=dict)

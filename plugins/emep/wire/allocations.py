@@ -19,11 +19,11 @@ class Heartbeat(Request):
     """``{"step": 3, "uri": ".../step-00000003", "time": ISO}`` of the last complete checkpoint."""
     progress: dict[str, Any] | None = None
     watched: bool = False
-    """Sent by somebody who sees the work run from outside (a pod's trigger): it lasts for ``max_silence``."""
+    """Sent by a trigger that watches the work from outside (a pod): the lease lasts for ``max_silence``."""
 
 
 class HeartbeatAnswer(BaseModel):
-    """What to do, and how long the lease now lasts."""
+    """A directive, and how long the lease now lasts."""
 
     directive: Directive
     grace_seconds: float | None = None
@@ -32,7 +32,7 @@ class HeartbeatAnswer(BaseModel):
 
 
 class Completion(Request):
-    """``POST /allocations/{id}/complete``; the same again is answered the same, a stale epoch with 409."""
+    """``POST /allocations/{id}/complete``; may be repeated, but a stale epoch is refused (409)."""
 
     epoch: int = Field(ge=0, lt=2**31)
     exit_code: int = Field(ge=-255, le=255)

@@ -1,4 +1,4 @@
-"""What the documents on the wire are made of: types with their bounds, states, and what may be stored.
+"""The parts of the documents on the wire: types with their bounds, states, and rules for what may be stored.
 
 Imports neither Airflow nor SQLAlchemy.
 """

@@ -1,4 +1,4 @@
-"""What the control plane knows of the engines and of what EMEP can start; it imports no engine."""
+"""The control plane's list of engines, and checks of what EMEP can start; it imports no engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MESSAGE_QUEUES = ("artifact", "tracker")
 
 
 def check_engine(spec: dict[str, Any] | None, extra: Collection[str] = ()) -> None:
-    """Raise InvalidError for a SPEC whose engine no agent knows: it would be granted GPUs only to fail."""
+    """Raise InvalidError for a SPEC whose engine no agent knows: its job would get GPUs and then fail."""
     engine = (spec or {}).get("engine")
     if not isinstance(engine, str) or not engine:
         raise InvalidError(
@@ -49,7 +49,7 @@ def check_engine(spec: dict[str, Any] | None, extra: Collection[str] = ()) -> No
 def check_startable(
     *, runtime: str, queue: str = "", engine: str | None = None, gpus: int = 0, nodes: int | None = None
 ) -> None:
-    """Raise InvalidError for what EMEP cannot start as it was asked for; it would hold GPUs in vain.
+    """Raise InvalidError for a request that EMEP cannot start; it would hold GPUs in vain.
 
     Only ``external`` work, which its asker starts, may have several nodes: an agent or a pod would run the
     whole engine once on each. An engine that EMEP knows to use one GPU gets no more.

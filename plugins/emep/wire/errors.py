@@ -1,4 +1,4 @@
-"""What the ledger and the API refuse, each with the HTTP status and the field that it is about.
+"""The errors by which the ledger and the API refuse a request, each with its HTTP status and field.
 
 No Airflow, no SQLAlchemy: the API makes problem details of these (RFC 9457), the services only raise them.
 """
@@ -41,13 +41,13 @@ class ForbiddenError(EmepError):
 
 
 class NotFoundError(EmepError):
-    """There is no such thing (404)."""
+    """The named object does not exist (404)."""
 
     status, title, code = 404, "Not found", "not_found"
 
 
 class ConflictError(EmepError):
-    """It does not fit the present state (409)."""
+    """The request does not fit the present state (409)."""
 
     status, title, code = 409, "Conflict", "conflict"
 
@@ -59,7 +59,7 @@ class IllegalMoveError(ConflictError):
 
 
 class StaleEpochError(ConflictError):
-    """Somebody speaks for an epoch that is over: refused everywhere, told to abort (409)."""
+    """The caller acts for an epoch that is over; it is refused everywhere and told to abort (409)."""
 
     code = "stale_epoch"
 
@@ -86,7 +86,7 @@ class TooLargeError(EmepError):
 
 
 class TooManyError(EmepError):
-    """The caller has as much under way as one may have (429); ``retry_after`` seconds later it may fit."""
+    """The caller has reached a limit (429); the request may fit after ``retry_after`` seconds."""
 
     status, title, code = 429, "Too many", "too_many"
     retry_after = 10

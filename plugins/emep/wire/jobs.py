@@ -1,4 +1,4 @@
-"""Documents about jobs: what is asked for, how it is shown, why it waits."""
+"""Documents about jobs: requests, the jobs themselves, and why they wait."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Page(BaseModel):
 
 
 class Changes(BaseModel):
-    """Jobs that changed since a cursor (``GET /jobs:changes``), for whoever watches many of them."""
+    """Jobs that changed since a cursor (``GET /jobs:changes``), for clients that watch many of them."""
 
     jobs: list[JobView]
     cursor: int
@@ -185,7 +185,7 @@ class Explanation(BaseModel):
     reasons: list[ReasonView]
     class_value: float
     deficit: float | None
-    """None: weight 0, served after everybody else."""
+    """None: weight 0, served after all others."""
     score: float
     order_key: list[str]
     estimated_start: datetime | None

@@ -25,7 +25,7 @@ class LeaseAnswer(BaseModel):
     epoch: int
     lease_token: str
     started: bool
-    """Somebody has said before that the work was created."""
+    """True if an earlier call reported that the work was created."""
     environment: dict[str, str]
     """EMEP_* and TRACEPARENT; the asker adds EMEP_API_URL and EMEP_LEASE_TOKEN."""
     nodes: list[str]
@@ -35,16 +35,16 @@ class LeaseAnswer(BaseModel):
     max_duration: float | None
     start_deadline: float
     grace: float
-    """What work gets to checkpoint when it is told to."""
+    """Seconds that work gets to checkpoint when it is told to."""
     grace_left: float | None
-    """Where it has been told: what is left of that."""
+    """Seconds left of that if it has been told to; else None."""
     heartbeat: float
     max_silence: float
     deadline: datetime | None
 
 
 class Loss(Request):
-    """``POST /allocations/{id}/lost``: the work was lost, by nobody's will of EMEP's."""
+    """``POST /allocations/{id}/lost``: the work was lost, and EMEP had not asked for that."""
 
     epoch: int = Field(ge=0, lt=2**31)
     code: Literal["pod_lost", "pod_evicted", "pod_deleted", "node_lost", "start_deadline"] = "pod_lost"

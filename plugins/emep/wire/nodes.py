@@ -105,7 +105,7 @@ class NodeView(BaseModel):
 
 
 class ReportAnswer(NodeView):
-    """What a node's report is answered with: the node, and how its agent is to judge what comes next."""
+    """The answer to a node's report: the node, and the rules by which its agent judges later readings."""
 
     xids: dict[int, str] = Field(default_factory=dict)
     """Xid -> action, where the policy says something else than NVIDIA's table."""
