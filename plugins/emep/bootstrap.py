@@ -1,10 +1,10 @@
-"""Load ``airflow_settings.yaml`` into plain Airflow: ``python -m emep.bootstrap [--migrate]
-airflow_settings.yaml``.
+"""Loads ``airflow_settings.yaml`` into plain Airflow.
 
-Astro's tool reads that file by itself; everybody else gets the same pools, connections and variables from
-here. Pools are created or brought to the file's slots and description (whether deferred tasks count stays as
-it is); connections and variables are created where there are none, and what somebody has entered is left
-alone. So are pools that stand for GPUs of EMEP's nodes: those are EMEP's to write.
+Run it as ``python -m emep.bootstrap [--migrate] airflow_settings.yaml``. Astro's tool reads that file by
+itself; for other deployments this creates the same pools, connections and variables. It creates pools, or
+updates their slots and description (whether deferred tasks count stays as it is). It creates missing
+connections and variables, and leaves existing ones alone. It also leaves pools alone that stand for GPUs of
+EMEP's nodes, because the ledger writes those.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the file holds; entries with Astro's own keys. Empty template entries are left out."""
+    """The file's contents, with Astro's own keys. Empty template entries are left out."""
 
     connections: list[dict[str, Any]] = field(default_factory=list)
     pools: list[dict[str, Any]] = field(default_factory=list)
@@ -103,7 +103,7 @@ def _known(entry: Any, keys: tuple[str, ...], file: str, place: str) -> None:
 
 
 def apply_settings(settings: Settings) -> list[str]:
-    """Write the settings to Airflow's database in one transaction; what was done, a line each."""
+    """Write the settings to Airflow's database in one transaction; return a line for each change."""
     from airflow.utils.session import create_session
 
     done: list[str] = []

@@ -1,5 +1,4 @@
-"""The ledger's tables as an external database manager of Airflow's: ``airflow db migrate`` creates and
-upgrades them.
+"""Airflow's external database manager for the ledger: ``airflow db migrate`` creates and upgrades its tables.
 
 ``AIRFLOW__DATABASE__EXTERNAL_DB_MANAGERS=emep.db.EmepDBManager``
 """

@@ -1,8 +1,8 @@
-"""Where the work of a job lies below ``artifact_uri`` and ``checkpoint_uri``. Pure: names in, paths out.
+"""Folders of jobs below ``artifact_uri`` and ``checkpoint_uri``. Pure: names in, paths out.
 
 ``projects/PROJECT/runs/USER/DAG/RUN`` holds all of one DAG run, ``projects/PROJECT/jobs/JOB`` that of a
 job that no DAG run asked for, ``OWNER/KEY`` the checkpoints of one piece of work. The control plane fills the
-names in from the job that it has stored, so a path tells whose it is.
+names in from the job that it has stored, so a path shows its owner.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def user_folder(project: str, user: str) -> str:
 
 
 def run_folder(project: str, user: str, dag_id: str, run_id: str) -> str:
-    """The folder of one DAG run, below ``artifact_uri``. A run that is deleted leaves its name to others, but
-    not its user's folder.
+    """The folder of one DAG run, below ``artifact_uri``.
+
+    A later run may have the name of a deleted one, but in another user's folder if another user started it.
     """
     return f"{user_folder(project, user)}/{folder_of(dag_id)}/{folder_of(run_id)}"
 

@@ -1,4 +1,4 @@
-"""What EMEP adds to Airflow.
+"""The Airflow plugin of EMEP: API, listener, weight rule and links.
 
 Every task process loads this, so nothing heavy is imported before it is used.
 """
@@ -12,7 +12,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 
 class _Lazy:
-    """A class attribute that is computed when somebody reads it, as the API server does."""
+    """A class attribute that is computed each time it is read; in practice only the API server reads it."""
 
     def __init__(self, compute: Any) -> None:
         self._compute = compute
@@ -39,7 +39,7 @@ def _middlewares() -> list[dict[str, Any]]:
 
 
 def _listeners() -> list[Any]:
-    """Releases what a task holds that ended without its worker."""
+    """Releases the GPUs of a task that ended without its worker."""
     from emep.airflow import listener
 
     return [listener]

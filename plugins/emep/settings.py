@@ -23,7 +23,7 @@ class Settings:
     agent_token: str = ""
     """What agents enrol with; empty: no agent may call."""
     service_user: str = "emep"
-    """The only account, besides administrators, that may submit in somebody else's name."""
+    """The only account, besides administrators, that may submit in another user's name."""
     policy_file: Path | None = None
     """None: the default policy."""
     checkpoint_uri: str = ""
@@ -33,9 +33,9 @@ class Settings:
     extra_engines: tuple[str, ...] = ()
     """Names of a site's own engines, which its agents have beside those that ship."""
     tick_seconds: float = 1.0
-    """How often time-outs are looked for."""
+    """Seconds between two checks for time-outs."""
     max_log_bytes: int = 64 * 1024**2
-    """Kept of one allocation's log, the newest; a reader is told how many bytes before them were cut."""
+    """Bytes kept of one allocation's log, the newest; a line in it says how many before them were cut."""
 
     def __post_init__(self) -> None:
         if len(self.secret_key) < 16:
@@ -45,7 +45,7 @@ class Settings:
 
 
 def derive_key(secret: str) -> bytes:
-    """A key of EMEP's own out of another secret, so that neither tells the other."""
+    """Derive a key of EMEP's own from another secret, so that the key does not reveal the secret."""
     return hmac.new(secret.encode(), b"emep lease tokens", hashlib.sha256).digest()
 
 

@@ -1,8 +1,8 @@
 """The engines' reader of YAML, for recipes that a form or the command line brings.
 
-What a run's first task, a command and an engine read must be one thing: a key given twice is refused,
-``5e-1`` is a number. This module is the only one of the control plane that imports something of the engines,
-and what it imports needs PyYAML alone.
+A run's first task, a command and an engine must read a recipe alike: a key given twice is refused, ``5e-1``
+is a number. This is the only module of the control plane that imports from the engines, and its import needs
+only PyYAML.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Airflow's cluster policy for EMEP's tasks: what a run asks for decides their weight, pool and queue.
+"""Airflow's cluster policy for EMEP's tasks: sets their weight, pool and queue from the run's conf.
 
 ``plugins/airflow_local_settings.py`` hands these functions to Airflow. A deployment with such a file of its
 own imports them there. Tasks that are not EMEP's are left alone. Nothing here opens a session: the hook runs
@@ -16,10 +16,10 @@ DEFAULT_POOL = "default_pool"
 
 
 def task_policy(task: Any) -> None:
-    """A task that asks EMEP for GPUs stands in the pool ``emep``, where Airflow never holds it back.
+    """Put a task that asks EMEP for GPUs into the pool ``emep``, where Airflow never holds it back.
 
-    One that names no pool is moved there. Raises AirflowClusterPolicyViolation for another pool: a slot that
-    Airflow waits for before the task may ask would decide before EMEP's scheduler.
+    Raises AirflowClusterPolicyViolation if the task names another pool: Airflow would then wait for a slot of
+    that pool and so decide before EMEP's scheduler does.
     """
     from emep.airflow.task_request import POOL, asks_for_gpus
 
@@ -37,7 +37,7 @@ def task_policy(task: Any) -> None:
 
 
 def task_instance_mutation_hook(task_instance: Any, dag_run: Any) -> None:
-    """Weight, pool and queue of a task instance of EMEP's, by its run's conf; never raises.
+    """Set weight, pool and queue of one of EMEP's task instances from its run's conf; never raises.
 
     ``priority`` and ``project`` make the weight, ``runtime`` the queue where ``[emep] airflow_queues`` names
     one for it.

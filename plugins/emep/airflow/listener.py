@@ -1,10 +1,9 @@
-"""Prompt release when a task ends without its worker or trigger: marked by hand, lost with its worker, or
-skipped with a run that has timed out.
+"""Releases GPUs promptly when a task ends without its worker or trigger.
 
-Airflow calls these in its API server and scheduler, which share the ledger's database: so this goes to the
-ledger itself, and works when no API server lives. An optimisation only: for certainty there are the
-reconciler, the leases' time limits, and the retry that ends the jobs of the tries before it. Everything here
-is best effort, in a thread of its own, and never raises.
+Such a task was marked by hand, lost with its worker, or skipped with a run that timed out. Airflow calls
+these listeners in its API server and scheduler, which share the ledger's database. So they use the ledger
+directly, and work even if no API server runs. This is an optimisation only: the reconciler, the leases' time
+limits and the next try release the GPUs in any case. All calls run in a thread of their own and never raise.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def on_task_instance_skipped(previous_state: Any, task_instance: Any) -> None:
 
 @hookimpl
 def on_dag_run_failed(dag_run: Any, msg: str) -> None:
-    """A run has failed or timed out, or was failed by hand; the tasks it took along say nothing."""
+    """A run has failed or timed out, or was failed by hand; Airflow does not report the tasks it ended."""
     _look_at_run(dag_run)
 
 
@@ -61,16 +60,16 @@ def on_dag_run_success(dag_run: Any, msg: str) -> None:
 
 
 def _release(task_instance: Any, reason: str) -> None:
-    """Call off the task's unfinished jobs, where this is not the task's own process.
+    """Call off the task's unfinished jobs, unless this is the task's own process.
 
-    Not where Airflow tries again after it has lost a worker: the next try goes on with what runs.
+    It keeps them if Airflow tries again after it lost a worker: the next try takes over the running job.
     """
     if type(task_instance).__name__ == "RuntimeTaskInstance":
         return
     try:
         if str(getattr(task_instance, "state", "")) == "up_for_retry" and not _was_cleared(task_instance):
             return
-        # What is read of an ORM object must be read here: in the thread its session is somebody else's.
+        # The ORM object must be read here: its session must not be used in the other thread.
         ti = task_instance
         key = (ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else int(ti.map_index))
         tries = int(ti.try_number or 0)
@@ -81,9 +80,9 @@ def _release(task_instance: Any, reason: str) -> None:
 
 
 def _was_cleared(task_instance: Any) -> bool:
-    """Whether a person has cleared the task while it ran: Airflow loses its worker on purpose then.
+    """Whether a person cleared the task while it ran, so that Airflow ended its worker on purpose.
 
-    Airflow calls before it writes, so the state that stands in the database is still known.
+    Airflow calls this before it writes, so the database still has the task's earlier state.
     """
     from sqlalchemy import inspect
 
@@ -103,7 +102,7 @@ def _look_at_run(dag_run: Any) -> None:
 
 
 def settled(timeout: float = 30.0) -> bool:
-    """Wait until all that was asked for so far is done; False where it took longer."""
+    """Wait until all work that was queued so far is done; False if the time runs out."""
     done = threading.Event()
     _desk.put(max(LOOKS), lambda ledger: done.set())
     return done.wait(timeout)
@@ -125,7 +124,7 @@ def _ledger() -> LedgerService:
 
 
 class _Desk:
-    """One thread that does one thing after the other, each when it is due."""
+    """One thread that runs queued work one after the other, each when it is due."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -138,7 +137,7 @@ class _Desk:
         self._process = os.getpid()
 
     def put(self, seconds: float, work: Callable[[LedgerService], object]) -> None:
-        """Do ``work`` with the ledger in so many seconds, or somewhat later; returns at once."""
+        """Queue ``work`` to run with the ledger after so many seconds or a little later; does not block."""
         with self._mutex:
             if self._process != os.getpid():
                 # A forked process has the queue of its parent, and not the thread.

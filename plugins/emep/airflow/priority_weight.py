@@ -1,8 +1,8 @@
 """Airflow's ``priority_weight`` from EMEP's score: class value times the project's deficit, times 100.
 
-Weights are asked for inside a transaction of Airflow's scheduler or API server. So nothing here opens a
-session in the caller's thread: shares are read by a thread of their own, on a connection of their own, while
-somebody asks; until it has, and where it cannot, the class alone decides.
+Airflow asks for weights inside a transaction of its scheduler or API server. So nothing here opens a session
+in the caller's thread: another thread reads the shares, on a connection of its own, as long as weights are
+asked for. Until it has read them, or if it cannot, the class alone decides.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Weights:
         return max(1, min(LARGEST, round(value * factor * SCALE)))
 
     def _ask(self) -> None:
-        """Have the shares read again if they are old; never waits for it."""
+        """Start reading the shares again if they are old, without waiting for that."""
         now = time.monotonic()
         with self._mutex:
             if os.getpid() != self._process:  # forked: the reader stayed behind
@@ -69,7 +69,7 @@ class Weights:
         threading.Thread(target=self.refresh, name="emep-weights", daemon=True).start()
 
     def refresh(self) -> None:
-        """Read policy and shares now; what was known stays where that fails."""
+        """Read policy and shares now; if that fails, the former ones stay."""
         try:
             policy, tree = self._read_shares(self._read_policy())
         except Exception as error:
@@ -81,7 +81,7 @@ class Weights:
 
 @cache
 def weights() -> Weights:
-    """Those of this process, with Airflow's database and configuration."""
+    """The weights of this process, with Airflow's database and configuration."""
     from emep.ledger.policies.source import PolicySource
 
     return Weights(PolicySource(_policy_file()), _read_from_airflow)

@@ -1,7 +1,7 @@
-"""What a task of EMEP's asks for, read from its operator and its run: class, project, queue, runtime.
+"""Reads a task's class, project, queue and runtime from its operator and its run.
 
-For the processes that create task instances. They have no task context, so templates are rendered with the
-run's Params alone; what needs more than that is taken from the Param of the field's own name.
+This runs in the processes that create task instances. They have no task context, so templates are rendered
+with the run's Params alone. A field that needs more is taken from the Param of the same name.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 POOL = "emep"
 """Airflow's pool of EMEP's tasks."""
 _MARK = "job_queue"
-"""The field that every operator has which asks EMEP for GPUs, whatever its class is called."""
+"""The field by which an operator that asks EMEP for GPUs is recognised, whatever its class is called."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """Fields that decide the order; empty where nothing is said."""
+    """Fields that decide the order; empty if they are not given."""
 
     priority: str
     project: str
@@ -33,7 +33,7 @@ def asks_for_gpus(task: Any) -> bool:
 
 
 def is_of_emep(task: Any) -> bool:
-    """Whether EMEP's rules are for this task: it asks for GPUs, or stands in the pool of those that do."""
+    """Whether EMEP's rules apply to this task: it asks for GPUs, or is in the pool of tasks that do."""
     return asks_for_gpus(task) or getattr(task, "pool", None) == POOL
 
 

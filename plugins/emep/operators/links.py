@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
 
 class JobLink(BaseOperatorLink):
-    """The job of this task in EMEP's API. It is stored when the task's worker leg ends, so it appears with
-    the deferral."""
+    """Link to the task's job in EMEP's API; it appears when the task is deferred."""
 
     name = "EMEP job"
 
@@ -23,7 +22,7 @@ class JobLink(BaseOperatorLink):
 
 
 class JobLogLink(BaseOperatorLink):
-    """The log of the job's work, as text: of its present allocation, or of its last."""
+    """Link to the log, as text, of the job's present or last allocation."""
 
     name = "EMEP job's log"
 
@@ -38,4 +37,4 @@ def _below_job(operator: BaseOperator, path: str) -> str:
 
 
 LINKS = (JobLink(), JobLogLink())
-"""Of every operator that asks for GPUs; the browser's own session opens them."""
+"""The links of every operator that asks for GPUs; the browser's session authorises them."""
