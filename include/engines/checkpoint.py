@@ -98,8 +98,10 @@ def spec_digest(spec: Spec) -> str:
 
 
 def checkpoint_seconds(default: float) -> float:
-    """Seconds between two checkpoints that an engine saves by itself: ``EMEP_CHECKPOINT_SECONDS``, which says
-    the job's ``checkpoint_interval``, else ``default``. Raises BadInputError where it is no number.
+    """Seconds between two checkpoints that an engine saves by itself.
+
+    ``EMEP_CHECKPOINT_SECONDS`` gives the job's ``checkpoint_interval``; without it this is ``default``.
+    Raises BadInputError if it is not a number.
     """
     from engines.supervisor.lease import number
 

@@ -26,7 +26,7 @@ _DELEGATED = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0 done, 1 failed, 2 wrong use or bad input (not ``run``)."""
-    # torch says so of NVIDIA's own package, to whoever imports it; no caller can act on it.
+    # torch prints this warning about NVIDIA's package at every import; no caller can act on it.
     warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
     given = list(sys.argv[1:] if arguments is None else arguments)
     parsed = _plain_run(given) or _parser(given).parse_args(given)
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"emep-engine: {error.message}\n")
         return WRONG_USE if error.exit_code == ExitCode.BAD_INPUT else int(error.exit_code)
     except BrokenPipeError:
-        # Whoever read our output has gone; nothing more can be said, not by Python's last flush either.
+        # The reader of our output is gone: nothing more can be written, not even by Python's last flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.FAILED)
 

@@ -1,8 +1,7 @@
-"""What goes into an engine and what comes out: SPEC, Result, context, exit codes, and the engines by name.
+"""The contract of the engines: SPEC, Result, context, exit codes, and the engines by name.
 
-The documents' JSON Schemas lie in ``engines/schemas`` and are printed by ``emep-engine schema
-spec|result|checkpoint``. Nothing here imports torch, so that a CPU step such as ``evolve_ask`` starts in well
-under a second.
+The documents' JSON Schemas are in ``engines/schemas``; ``emep-engine schema spec|result|checkpoint`` prints
+them. Nothing here imports torch, so that a CPU step such as ``evolve_ask`` starts in well under a second.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ class Outcome:
 
 @dataclass
 class Context:
-    """What an engine may use beside its SPEC. Built by the supervisor's child, or by a test."""
+    """What an engine may use beside its SPEC; the supervisor's child, or a test, builds it."""
 
     spec: Spec
     artifacts: ArtifactStore

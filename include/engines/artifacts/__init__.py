@@ -1,4 +1,4 @@
-"""Where the engines keep what they make: one interface over folders (and, later, object stores)."""
+"""Storage of the engines' results: one interface over folders (and, later, object stores)."""
 
 from __future__ import annotations
 

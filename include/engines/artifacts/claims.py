@@ -1,8 +1,8 @@
-"""Whose outputs a folder holds: an engine replaces what the same engine wrote of the same work, no more.
+"""Claims on output folders: an engine replaces only outputs that the same engine wrote of the same work.
 
-Beside its outputs an engine leaves a claim, a small JSON file that says which engine wrote them and of what.
-Outputs without a claim are somebody's own files; a claim of other work is another result. Neither is replaced
-unless the caller says so, and foreign files never are.
+Beside its outputs an engine writes a claim, a small JSON file that says which engine wrote them, and from
+what. Outputs without a claim are a user's own files, and are never replaced. Outputs with a claim of other
+work are replaced only if the caller asks for that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def claim_outputs(
     files: Sequence[str] = (),
     inputs: Iterable[Path] = (),
 ) -> dict[str, Any] | None:
-    """Claim ``names`` in ``store`` for an engine before it writes them; the claim that stood there, or None.
+    """Claim ``names`` in ``store`` for an engine before it writes them; return the former claim, or None.
 
     ``work`` is what tells this work from other work (JSON values), ``of`` says it to people ("model /m/a").
     ``force`` replaces outputs of other work. Where a name is a folder's, ``files`` are the keys below it that

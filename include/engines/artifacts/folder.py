@@ -40,7 +40,7 @@ def uri_to_path(uri: str) -> Path:
 
 
 def local_path(uri: str) -> Path:
-    """``uri_to_path`` for what is not read by that name: only the form is checked."""
+    """As ``uri_to_path``, for a path that is not read by that name: only its form is checked."""
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -158,7 +158,7 @@ class FolderArtifactStore:
         return self._output(target)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Write unless the key exists. A hard link decides the race, so nobody sees half of the data."""
+        """Write unless the key exists. A hard link decides the race, so readers never see half the data."""
         path = self.path_of(key)
         if path.exists():
             return False
@@ -215,7 +215,7 @@ class FolderArtifactStore:
         return (digest_folder(path) if path.is_dir() else digest_file(path))[0]
 
     def delete(self, key: str) -> None:
-        """Remove a file or a folder; a folder is renamed away first, so nobody sees half of it."""
+        """Remove a file or a folder; a folder is renamed away first, so readers never see half of it."""
         path = self.path_of(key)
         if path.is_dir():
             beside = _beside(path)

@@ -1,4 +1,4 @@
-"""ArtifactStore: where results lie, by key under one root URI. Folders and object stores share it.
+"""ArtifactStore: results by key under one root URI. Folders and object stores share this interface.
 
 A key is a relative path with forward slashes (``gen/3/ask.json``). What is visible under a key is complete:
 writers put beside and rename (folders) or upload in one piece (objects). ``put_if_absent`` is the one

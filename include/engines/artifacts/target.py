@@ -1,4 +1,4 @@
-"""The folder that a command is to write: what is checked of it before any work is done."""
+"""Checks of a command's output folder before any work is done."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_parent(target: Path, *, field: str = "output") -> None:
 
 
 def check_space(target: Path, needed: int, *, field: str = "output") -> None:
-    """Raise EngineError where the file system has not ``needed`` bytes left for an unprivileged user."""
+    """Raise EngineError if the file system has less than ``needed`` bytes left for an unprivileged user."""
     parent = next(folder for folder in target.parents if folder.exists())
     try:
         status = os.statvfs(parent)

@@ -1,1 +1,1 @@
-"""EMEP engines."""
+"""The benchmark engine: evaluates several models on the same tasks and writes a scoreboard."""

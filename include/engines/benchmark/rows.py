@@ -1,6 +1,6 @@
-"""What a benchmark compares:
+"""The rows that a benchmark compares.
 
-named models on disk, named recipes merged in memory, and the best uniform average.
+They are named models on disk, named recipes merged in memory, and the best uniform average.
 """
 
 from __future__ import annotations

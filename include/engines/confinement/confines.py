@@ -38,10 +38,10 @@ class Confines:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], beside: Path) -> Confines | None:
-        """The confines of this process; None where it has none.
+        """The confines of this process; None if it has none.
 
-        ``beside``: the folder for what the environment names no root of. Raises EngineError for a
-        document that cannot be understood: then nothing may run.
+        ``beside``: the folder to use where the environment names no root. Raises EngineError for a document
+        that cannot be understood, so that nothing runs.
         """
         text = environment.get(VARIABLE)
         if not text:
@@ -76,7 +76,7 @@ class Confines:
         return (*self.writable, self.project, *self.reads)
 
     def check_read(self, path: Path | str, field: str | None = None) -> None:
-        """Raise OutsideError where ``path``, its links resolved, is nothing that this job may read."""
+        """Raise OutsideError if this job may not read ``path`` with its links resolved."""
         if not is_below(path, self.readable):
             roots = ", ".join(map(str, self.reads)) or "none"
             raise OutsideError(
@@ -89,7 +89,7 @@ class Confines:
             )
 
     def check_write(self, path: Path | str, field: str | None = None) -> None:
-        """Raise OutsideError where ``path``, its links resolved, is nothing that this job may write."""
+        """Raise OutsideError if this job may not write ``path`` with its links resolved."""
         if not is_below(path, self.writable):
             roots = ", ".join(map(str, self.writes)) or "none"
             raise OutsideError(
@@ -118,8 +118,7 @@ def is_below(path: Path | str, roots: Sequence[Path]) -> bool:
 
 
 def folder_of(uri: str | None, default: Path) -> Path:
-    """The local folder of a URI or path of the control plane's. Raises EngineError for another
-    kind of URI."""
+    """The local folder of the control plane's URI or path. Raises EngineError for another kind of URI."""
     if not uri:
         return default
     parts = urlsplit(uri)

@@ -1,9 +1,8 @@
-"""Where the kernel has no Landlock: every opening by Python is checked, before and after.
+"""Checks every file that Python opens, before and after, for kernels without Landlock.
 
-Before, so that nothing outside is made or truncated; after, by the descriptor, so that a link that
-was changed
-in between is found out before a byte is read. What libraries open by themselves in C is not seen:
-an agent can refuse to work on such a node (``--require-landlock``).
+The check before prevents that a file outside is made or truncated. The check after uses the descriptor, so
+that a link that was changed in between is detected before a byte is read. Files that libraries open in C are
+not checked: an agent can refuse to work on such a node (``--require-landlock``).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _LISTS = {"os.listdir", "os.scandir"}
 
 
 def watch_openings(readable: Sequence[Path], writable: Sequence[Path]) -> None:
-    """From now on refuse (PermissionError) what leads outside. For good, in this process only."""
+    """Refuse (PermissionError) all that leads outside, from now on and for good, in this process only."""
     readable = [*readable, *writable]
 
     def refuse_outside(path: Any, roots: Sequence[Path]) -> None:

@@ -1,8 +1,8 @@
-"""Landlock: a process gives up what it may not open, for itself and its children, for good (Linux 5.13).
+"""Landlock: a process gives up rights on files, for itself and its children, for good (Linux 5.13).
 
-The kernel judges the file that is opened, not its name, so a link that is made between a check and an opening
-changes nothing. From Linux 6.12 on, signals to other jobs are given up too. The network and devices' own
-commands stay.
+The kernel checks the file that is opened, not its name, so a link that is made between a check and an opening
+changes nothing. From Linux 6.12 on, the process also gives up signals to other jobs. It keeps the network and
+the devices' own commands.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def version() -> int:
 
 
 def restrict(allowed: Iterable[tuple[Path, int]]) -> None:
-    """Give up every right on files but those on the paths and what is below them. For the calling thread and
-    all that it starts, so it is called before others are started.
+    """Give up every right on files, except for the given paths and all below them.
 
-    Paths that do not exist are left out. Raises OSError where the kernel does not do it.
+    This holds for the calling thread and all that it starts, so call it before other threads are started.
+    Paths that do not exist are left out. Raises OSError if the kernel refuses.
     """
     handled = _SINCE_FIRST
     known = version()

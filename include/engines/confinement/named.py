@@ -1,4 +1,4 @@
-"""The paths that a SPEC names, each with its field: checked before the engine opens any."""
+"""Checks the paths that a SPEC names, each with its field, before the engine opens any of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ WRITTEN = ("input.run_uri",)
 
 
 def check_named_paths(spec: Spec) -> None:
-    """Hold what a SPEC names against this process's confines; nothing without them.
+    """Check the paths that a SPEC names against this process's confines; do nothing without confines.
 
-    Raises OutsideError that names the field. What a recipe names is checked when that is read.
+    Raises OutsideError that names the field. Paths in a recipe are checked when the recipe is read.
     """
     if current() is None:
         return
@@ -46,7 +46,7 @@ def _path(text: str, field: str) -> Any:
 
 
 def named_paths(node: Any, field: str) -> Iterator[tuple[str, str]]:
-    """Whatever inside an input names a file by an absolute path or a ``file:`` URI, with its field."""
+    """Each absolute path or ``file:`` URI inside an input, with its field."""
     waiting = [(field, node)]
     while waiting:
         field, node = waiting.pop()

@@ -1,4 +1,4 @@
-"""Giving up what root may do beyond files: another process's memory and environment, devices, the network."""
+"""Drops the rights of root beyond files: other processes' memory and environment, devices, the network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Data(ctypes.Structure):
 
 
 def give_up_privileges() -> None:
-    """Keep of this process's capabilities those that work on files needs; nothing where it has none.
+    """Keep only the capabilities that work on files needs; do nothing if the process has none.
 
     A root that keeps all may read any process's environment, Landlock or not. Programs that are started
     afterwards get none back.

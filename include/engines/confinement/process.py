@@ -1,5 +1,4 @@
-"""Confining this process: the folders are made, the kernel is told, and what it says no to is put
-into words."""
+"""Confines this process: makes the folders, sets the kernel's rules, and words errors of refused files."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from engines.confinement.privileges import give_up_privileges
 from engines.contract import EngineError
 
 REQUIRE = "EMEP_REQUIRE_LANDLOCK"
-"""Set by an agent that starts nothing where the kernel does not keep it inside."""
+"""Set by an agent that starts engines only if the kernel confines them."""
 SCRATCH = "EMEP_SCRATCH"
 """The run's own folder for temporary files; its supervisor makes and removes it."""
 _current: Confines | None = None
@@ -27,10 +26,10 @@ def current() -> Confines | None:
 
 
 def confine(confines: Confines) -> str:
-    """Keep this process and its children inside, for good; what keeps it there (``landlock``, ``openings``).
+    """Confine this process and its children for good; return the means (``landlock`` or ``openings``).
 
-    Called once, before other threads are started. Raises EngineError where the folders cannot be made, or
-    where the kernel must do it and does not.
+    Call it once, before other threads are started. Raises EngineError if the folders cannot be made, or if
+    Landlock is required and not available.
     """
     global _current  # noqa: PLW0603 - a process is confined once, as the kernel has it
     for folder in (confines.run, confines.checkpoints):

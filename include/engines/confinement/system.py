@@ -1,4 +1,4 @@
-"""What an engine needs beside its user's files: programs, libraries, devices. No secret is among them."""
+"""Paths that an engine needs beside its user's files: programs, libraries, devices. None holds a secret."""
 
 from __future__ import annotations
 
@@ -66,8 +66,7 @@ def devices() -> list[Path]:
 
 
 def keep_caches_in(scratch: Path, environment: MutableMapping[str, str]) -> None:
-    """Let temporary files, and what libraries keep where nothing else was said, go to the run's
-    own folder."""
+    """Direct temporary files, and the default caches of libraries, to the run's own folder."""
     environment["TMPDIR"] = tempfile.tempdir = str(scratch)
     for name in _CACHES:
         environment.setdefault(name, str(scratch / name.lower()))

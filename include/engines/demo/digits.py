@@ -59,10 +59,7 @@ def load() -> Digits:
 
 
 def split(labels: np.ndarray, *, search: int, report: int) -> Splits:
-    """The same three disjoint parts every time, whatever the training seed:
-
-    a report split must never move.
-    """
+    """The three disjoint parts, the same for every training seed, because a report split must never move."""
     import numpy as np
 
     order = np.random.default_rng(1797).permutation(len(labels))

@@ -63,7 +63,7 @@ SMALL = Sizes(
 
 @dataclass(frozen=True)
 class DemoFiles:
-    """Where everything is."""
+    """The paths of all parts."""
 
     folder: Path
     base: Path
@@ -147,7 +147,7 @@ def _whole(folder: Path, settings: dict[str, Any]) -> bool:
 
 
 def _check_folder(folder: Path) -> None:
-    """Never write over what is not ours."""
+    """Refuse to overwrite files that this program did not write."""
     strangers = [
         entry.name for entry in folder.iterdir() if entry.name not in {*PARTS, MANIFEST, _MAKING, _LOCK}
     ]
@@ -182,9 +182,9 @@ def _is_claimed(folder: Path) -> bool:
 
 
 def _publish(made: Path, folder: Path, settings: dict[str, Any]) -> None:
-    """Rename the parts into place;
+    """Rename the parts into place.
 
-    the manifest goes first away and comes last, so a broken set is never whole.
+    The old manifest is removed first and the new one comes last, so a broken set never counts as complete.
     """
     (folder / MANIFEST).unlink(missing_ok=True)
     files = {}

@@ -1,8 +1,5 @@
 # ruff: noqa: TID253 - trains with torch; imported only by engines.demo.models, inside functions
-"""Training of the demo's models:
-
-plain AdamW on the answer's cross-entropy, over the lean Llama forward pass.
-"""
+"""Trains the demo's models: plain AdamW on the answer's cross-entropy, over the lean Llama forward pass."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Comparing two evaluations item by item:
+"""Compares two evaluations item by item.
 
-the same questions, so the difference's error is much smaller than each one's.
+Both have the same questions, so the error of the difference is much smaller than that of each score.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def compare_documents(candidate: Results, baseline: Results, *, margin: float) -
 def check_baseline(
     baseline: Results, tasks: Mapping[str, tuple[str, bool]], num_fewshot: int, *, chat: bool
 ) -> None:
-    """Whether an evaluation on these tasks can be compared with a baseline, known before anything is scored.
+    """Check, before anything is scored, that an evaluation on these tasks can be compared with a baseline.
 
     ``tasks``: digest, and whether it holds questions, by name. Raises BadInputError where the baseline lacks
     a task, has other items under its name or other prompts, or where all tasks are texts.
@@ -171,7 +171,7 @@ def check_baseline(
 
 
 def kinds(tasks: Iterable[Task]) -> dict[str, tuple[str, bool]]:
-    """What ``check_baseline`` asks of tasks."""
+    """The properties of tasks that ``check_baseline`` needs."""
     return {task.name: (task.digest, task.kind == "choice") for task in tasks}
 
 

@@ -113,7 +113,7 @@ def _baseline(given: Mapping[str, Any]) -> list[str]:
 def write_outputs(
     context: Context, done: Evaluation, document: dict[str, Any], *, replaces: Iterable[str] | None
 ) -> dict[str, Output]:
-    """Samples first, the results last: results that exist are complete.
+    """Write the samples first and the results last, so that existing results are complete.
 
     ``replaces``: the samples of the evaluation that stands there; None: there is none.
     """

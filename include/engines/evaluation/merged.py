@@ -1,7 +1,4 @@
-"""Evaluating merges that are never written:
-
-merged in memory, scored by one backend whose weights are swapped.
-"""
+"""Evaluates merges in memory, without writing them: one backend scores them all, with swapped weights."""
 
 from __future__ import annotations
 
@@ -44,9 +41,9 @@ class MergedModels:
         return self._merger.merge(recipe)
 
     def backend(self, state: Mapping[str, torch.Tensor]) -> CausalBackend:
-        """A backend that uses these weights, those of the last ``merge``;
+        """A backend with the weights of the last ``merge``.
 
-        the same one while config and tokenizer stay.
+        It is the same one as before if config and tokenizer have not changed.
         """
         folder, config = self._merger.tokenizer_folder, self._merger.config
         shape = json.dumps([str(folder), config], sort_keys=True)

@@ -1,4 +1,4 @@
-"""Which model it is: a folder's content, whatever its path."""
+"""Identifies a model by its folder's content, whatever its path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a question becomes a prompt: examples before it, and the model's chat template around it.
+"""Turns a question into a prompt, with examples before it and the model's chat template around it.
 
 Both are those of lm-evaluation-harness with its defaults: examples are drawn at random (seed 1234) from the
 task's own items, never the question itself, an example being its prompt, a blank, its answer and an empty
@@ -26,7 +26,7 @@ _BETWEEN = "\n\n"
 
 @dataclass(frozen=True)
 class Prompting:
-    """What stands around a question. Texts (perplexity) are scored as they are."""
+    """The text around a question. Texts (perplexity) are scored without any."""
 
     num_fewshot: int = 0
     """Examples before each question."""

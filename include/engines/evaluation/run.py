@@ -43,7 +43,7 @@ class Evaluation:
     prompting: Prompting = PLAIN
 
     def warnings(self) -> list[str]:
-        """What whoever reads the scores should know: items left out, prompts that did not fit."""
+        """Warnings for readers of the scores: items left out, prompts that did not fit."""
         found = []
         cut = [
             f"{entry.task.name} {len(entry.scores)} of {len(entry.task.items)}"

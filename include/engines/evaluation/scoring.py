@@ -1,4 +1,4 @@
-"""Scoring items with a backend: what goes to the model, and what its answers come to."""
+"""Scores items with a backend: encodes them, and turns the model's answers into item scores."""
 
 from __future__ import annotations
 
@@ -61,10 +61,7 @@ class ItemScore:
 
     @cached_property
     def answer_logprob(self) -> float:
-        """Log-probability of the right choice among the choices (nats):
-
-        a finer signal than right or wrong.
-        """
+        """Log-probability of the right choice among the choices (nats): finer than right or wrong."""
         top = max(self.logprobs)
         total = math.log(sum([math.exp(value - top) for value in self.logprobs])) + top
         return self.logprobs[self.answer] - total
@@ -93,8 +90,10 @@ class Prepared:
 def prepare(
     backend: InferenceBackend, task: Task, items: Sequence[Item], prompting: Prompting = PLAIN
 ) -> Prepared:
-    """Encode items once. Raises BadInputError where a choice has no token of its own, or prompts need a chat
-    template that the tokenizer does not have.
+    """Encode items once.
+
+    Raises BadInputError if a choice has no token of its own, or if prompts need a chat template that the
+    tokenizer does not have.
     """
     if task.kind == "text":
         return Prepared(task, tuple(items), texts=backend.encode_texts([item.text for item in items]))
@@ -153,8 +152,9 @@ def _score_choices(backend: InferenceBackend, prepared: Prepared) -> list[ItemSc
 
 
 def count_words(text: str) -> int:
-    """Words as lm-evaluation-harness counts them: the parts between runs of white space. White space at an
-    end has an empty part beyond it, which counts.
+    """Count words as lm-evaluation-harness does: the parts between runs of white space.
+
+    White space at an end has an empty part beyond it, which counts too.
     """
     return len(re.split(r"\s+", text))
 

@@ -125,10 +125,7 @@ def _text_of(data: bytes, path: Path) -> str:
 
 
 def shared_items(first: Iterable[Task], second: Iterable[Task]) -> list[str]:
-    """Ids of items of ``first`` that have the same text as one of ``second``:
-
-    searching on them would be cheating.
-    """
+    """Ids of items of ``first`` with the same text as one of ``second``; a search must not use them."""
     texts = {(item.text, item.choices) for task in second for item in task.items}
     return sorted({item.id for task in first for item in task.items if (item.text, item.choices) in texts})
 

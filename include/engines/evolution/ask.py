@@ -1,7 +1,4 @@
-"""evolve_ask:
-
-a generation's candidates, written once, and which of them still need a GPU. Imports no torch.
-"""
+"""evolve_ask: writes a generation's candidates once, and lists those that still need a GPU. No torch."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from engines.merge.recipe.parse import load_recipe
 def run(context: Context) -> Outcome:
     """Ask for generation ``generation`` of the run under ``run_uri``; output ``ask``, metrics ``batches``.
 
-    Asking again changes nothing: what was asked stands, and ``batches`` lists what has no result yet. Raises
+    Asking again changes nothing; ``batches`` then lists the candidates that have no result yet. Raises
     BadInputError for wrong input, a generation whose predecessor was not told, or other settings than the
     first ask's.
     """
@@ -88,7 +85,7 @@ def make_ask(settings: RunSettings, records: Records, generation: int) -> dict[s
 
 
 def replay(settings: RunSettings, records: Records, generation: int) -> CmaEs:
-    """The optimizer as it stands before a generation, from the tells alone."""
+    """The optimizer's state before a generation, restored from the tells alone."""
     optimizer = settings.optimizer()
     for tell in records.tells(generation):
         optimizer.tell(told_values(tell))

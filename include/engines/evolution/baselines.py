@@ -1,4 +1,4 @@
-"""What a search has to beat: the base, each parent, and averages with one common weight for all parents."""
+"""The baselines of a search: the base, each parent, and averages with one common weight for all parents."""
 
 from __future__ import annotations
 

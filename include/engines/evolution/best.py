@@ -1,4 +1,4 @@
-"""The best recipe that a run was ever told of, baselines included, named for what it is."""
+"""The best recipe of a run so far, baselines included, with the kind of recipe that it is."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def write_best(records: Records, settings: RunSettings, tells: Sequence[Mapping[
 
 
 def described(best: Best, searched: Best | None) -> str:
-    """The best in one sentence; says so where it is not the search's."""
+    """The best in one sentence, which says if it is a baseline and not the search's."""
     if best.kind == SEARCH:
         return f"the best is {best.name}, score {best.score:.4f}"
     rest = (

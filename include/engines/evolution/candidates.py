@@ -1,8 +1,8 @@
-"""evolve_candidates: merge and score a batch of candidates, in memory. One process per GPU shares a batch by
-index.
+"""evolve_candidates: merges and scores a batch of candidates in memory.
 
-Results are write-once files by ``eval_hash``, so the work resumes by itself: what has a result is not done
-again. Within a candidate it resumes at its item, from a checkpoint.
+The processes, one per GPU, share a batch by index. Results are write-once files by ``eval_hash``, so the work
+resumes by itself: a candidate with a result is not scored again. Within a candidate it resumes at its item,
+from a checkpoint.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _tasks(settings: RunSettings) -> list[Task]:
 
 
 def _use_threads(context: Context) -> None:
-    """Ranks on one machine share its cores; whoever set OMP_NUM_THREADS has decided already."""
+    """Share the machine's cores among its ranks, unless OMP_NUM_THREADS is set already."""
     if context.world_size > 1 and "OMP_NUM_THREADS" not in os.environ:
         import torch
 

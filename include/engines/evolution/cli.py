@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _warn(recipe: str) -> None:
-    """What the recipe's plan wants to be known; where it is wrong, the evolution itself says so."""
+    """Warnings of the recipe's plan; errors of the recipe are left to the evolution itself."""
     from engines.merge.plan.compatibility import check_recipe
 
     with contextlib.suppress(BadInputError):

@@ -16,20 +16,16 @@ ENGINE_VERSION = 1
 
 
 def recipe_hash(recipe: Mapping[str, Any], digests: Mapping[str, str], seed: int) -> str:
-    """SHA-256 of a plain recipe with its models' content in place of their paths, the merge seed and our
-    version.
+    """SHA-256 of a plain recipe, the merge seed and our version.
 
-    ``digests``: content digest by the model's name in the recipe.
+    The digests of the models' contents replace their paths. ``digests``: by the model's name in the recipe.
     """
     canonical = _by_content(parse_recipe(recipe).canonical(), digests)
     return _digest({"recipe": canonical, "seed": seed, "engine": ENGINE_VERSION})
 
 
 def eval_hash(recipe: str, tasks: Sequence[str], limit: int | None, backend: Mapping[str, Any]) -> str:
-    """SHA-256 of what a score depends on:
-
-    the recipe's hash, the tasks' digests, the limit and how it is computed.
-    """
+    """SHA-256 of what a score depends on: the recipe's hash, the tasks' digests, limit and computation."""
     return _digest({"recipe": recipe, "tasks": sorted(tasks), "limit": limit, "backend": dict(backend)})
 
 

@@ -1,7 +1,4 @@
-"""A whole evolution on one machine:
-
-ask, candidates in processes, tell, generation by generation; no Airflow.
-"""
+"""Runs a whole evolution on one machine without Airflow: ask, candidates in processes, tell, and again."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ class LoopSettings:
 def evolve(
     settings: LoopSettings, on_generation: Callable[[dict[str, Any]], None] = lambda metrics: None
 ) -> dict[str, Any]:
-    """Run all generations; returns the last one's metrics. What has been done before is not done again.
+    """Run all generations that are not done yet; returns the last one's metrics.
 
     ``on_generation`` gets each generation's metrics. Raises EngineError where an engine fails.
     """

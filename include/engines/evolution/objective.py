@@ -25,10 +25,7 @@ class Objective:
 
     @classmethod
     def parse(cls, value: Any) -> Objective:
-        """From an engine's input:
-
-        a metric's name, ``{metric, weights}``, or nothing. Raises BadInputError.
-        """
+        """Read a metric's name, ``{metric, weights}`` or nothing from an input. Raises BadInputError."""
         if value is None:
             return cls()
         if isinstance(value, str):

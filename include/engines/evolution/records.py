@@ -1,8 +1,8 @@
 """The records of one evolution under ``run_uri``; everything else is computed from them.
 
 ``run.json`` (what is searched), ``gen/G/ask.json`` (candidates), ``results/EVAL_HASH.json`` (scores),
-``gen/G/tell.json`` (what the optimizer was told), each written once: whoever comes second reads the first's.
-``optimizer.json`` and ``best.*`` follow from all tells and are replaced where these say something new.
+``gen/G/tell.json`` (what the optimizer was told), each written once: a second writer reads the first one's.
+``optimizer.json`` and ``best.*`` follow from all tells and are replaced when these have something new.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Records:
         return self._read("run.json")
 
     def refuse_strangers(self) -> None:
-        """Raises BadInputError where what this run would write is there and no evolution wrote it."""
+        """Raises BadInputError if a file that this run would write exists and no evolution wrote it."""
         taken = self.strangers()
         if taken:
             raise BadInputError(
@@ -114,8 +114,9 @@ class Records:
         return found
 
     def told(self, generation: int) -> list[dict[str, Any]]:
-        """Tells of all generations up to one, and of those after it that were told before (a longer run of
-        the same search). Raises BadInputError where one up to ``generation`` is missing.
+        """Tells of all generations up to one, and of later ones that a longer run of the search has told.
+
+        Raises BadInputError if one up to ``generation`` is missing.
         """
         found = self.tells(generation + 1)
         while (tell := self.tell(len(found))) is not None:

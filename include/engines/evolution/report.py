@@ -1,4 +1,4 @@
-"""The report of a search: its best beside what it had to beat, on items that it never saw."""
+"""The report of a search: compares its best recipe with the baselines, on items that it never saw."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What one evolution searches, over what, and how it scores:
-
-``run.json``, the same for all its generations.
-"""
+"""``run.json``: what an evolution searches and how it scores, the same for all its generations."""
 
 from __future__ import annotations
 
@@ -36,10 +33,7 @@ _LONG = ("recipe", "inputs", "tasks")
 REQUIRED = ("run_uri", "recipe", "tasks", "generation", "population", "batch")
 OPTIONAL = ("objective", "report_tasks", "limit", "sigma", "baselines", *BACKEND_FIELDS, *FIELDS)
 DEFAULT_SIGMA = 0.2
-"""Of the unit cube:
-
-two thirds of the first population lie within a fifth of each parameter's range from the start.
-"""
+"""In the unit cube: two thirds of the first population lie within this part of each range from the start."""
 
 
 @dataclass(frozen=True)
@@ -147,11 +141,11 @@ class RunSettings:
 def settings_from_input(
     given: Mapping[str, Any], seed: int, known: Mapping[str, Mapping[str, Any]] | None = None
 ) -> RunSettings:
-    """Read evolve_ask's input. ``known``: ``inputs`` of an earlier ask; files with the same stamp are not
-    read again.
+    """Read evolve_ask's input.
 
-    Raises BadInputError for unknown or wrong fields, a recipe with nothing to search, models or tasks that
-    cannot be read, and search tasks that share items with ``report_tasks``.
+    ``known``: ``inputs`` of an earlier ask; files with the same stamp are not read again. Raises
+    BadInputError for unknown or wrong fields, a recipe with nothing to search, models or tasks that cannot be
+    read, and search tasks that share items with ``report_tasks``.
     """
     check_fields("evolve_ask", given, REQUIRED, OPTIONAL)
     if not isinstance(given["recipe"], str | Mapping):
@@ -232,10 +226,7 @@ def check_same(run: RunSettings, now: RunSettings, where: str) -> None:
 
 
 def check_inputs(run: RunSettings) -> None:
-    """Raises BadInputError where a model's files changed since the run began:
-
-    old and new scores would be mixed.
-    """
+    """Raises BadInputError if a model's files changed since the run began, since scores would be mixed."""
     parsed = parse_recipe(substitute(run.recipe, start_values(run.recipe)))
     for reference in parsed.references():
         known = run.inputs[str(reference)]

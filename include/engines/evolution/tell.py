@@ -1,4 +1,4 @@
-"""evolve_tell: a generation's scores to the optimizer, once, and the best recipe ever told; without torch."""
+"""evolve_tell: gives a generation's scores to the optimizer once, and writes the best recipe. No torch."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ FAILED_IN_A_ROW = 3
 
 
 class GenerationLost(EngineError):
-    """Too many candidates have no result:
-
-    the machines are at fault, and telling would mislead the optimizer.
-    """
+    """Too many candidates have no result: the machines failed, and a tell would mislead the optimizer."""
 
     def __init__(self, generation: int, lost: int, total: int) -> None:
         super().__init__(
@@ -36,7 +33,7 @@ class GenerationLost(EngineError):
 
 
 class SearchEnded(BadInputError):
-    """Generation after generation failed wholly: the search goes nowhere, and what it has found is kept."""
+    """Too many generations in a row failed wholly, so the search ends and keeps what it has found."""
 
     def __init__(self, generation: int, reason: str, best: str, where: str) -> None:
         super().__init__(

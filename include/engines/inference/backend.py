@@ -52,10 +52,7 @@ class BackendOptions:
     batch_size: int = 64
     """Sequences in one forward pass."""
     bos: str = "auto"
-    """Beginning-of-sequence token before each prompt:
-
-    auto (what the tokenizer itself does), always, never.
-    """
+    """Beginning-of-sequence token before each prompt: auto (as the tokenizer does), always, never."""
 
 
 class InferenceBackend(Protocol):
@@ -71,8 +68,9 @@ class InferenceBackend(Protocol):
         ...
 
     def chat(self, contexts: Sequence[str]) -> list[str]:
-        """Each context as a message of the user in the tokenizer's chat template, up to where the answer
-        begins. Raises BadInputError where the tokenizer has no template.
+        """Each context as a user's message in the tokenizer's chat template, up to the answer's beginning.
+
+        Raises BadInputError if the tokenizer has no template.
         """
         ...
 
@@ -100,8 +98,5 @@ class InferenceBackend(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """What scores depend on:
-
-        backend, versions, dtype, device, batch size, BOS policy and what came of it.
-        """
+        """What scores depend on: backend, versions, dtype, device, batch size, BOS policy and its result."""
         ...

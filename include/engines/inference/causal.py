@@ -1,5 +1,5 @@
 # ruff: noqa: TID253 - computes with torch; imported only by the backends, which are opened inside functions
-"""What all torch backends share: batching, padding and scoring over one forward pass of a causal model."""
+"""Base of all torch backends: batching, padding and scoring over one forward pass of a causal model."""
 
 from __future__ import annotations
 
@@ -182,10 +182,7 @@ class CausalBackend(ABC):
 
     @torch.inference_mode()
     def _generate(self, requests: Sequence[Generation]) -> list[str]:
-        """Decode token by token, anew from the whole text each time;
-
-        backends with a cache override ``_next``.
-        """
+        """Decode token by token, each time from the whole text; backends with a cache override ``_next``."""
         decoding = Decoding(requests, self.codec, self.max_length)
         while decoding.open:
             rows = [decoding.tokens[index][-self.max_length :] for index in decoding.open]

@@ -125,10 +125,7 @@ class LlamaForward:
         return weight * (wide * scale).to(hidden.dtype)
 
     def _rotation(self, length: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines [length, head_size] of the rotary positions;
-
-        the first half of the sines negated.
-        """
+        """Cosines and sines [length, head_size] of rotary positions; the sines' first half is negated."""
         known = self._angles
         if known is None or known[0].shape[0] < length or known[0].device != like.device:
             steps = torch.arange(0, self.head_size, 2, dtype=torch.float32, device=like.device)

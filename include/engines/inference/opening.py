@@ -28,11 +28,11 @@ def open_backend(
     state: Mapping[str, torch.Tensor] | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> CausalBackend:
-    """A backend over the checkpoint in ``folder``, or over ``state`` (and ``config``) with that folder's
-    tokenizer.
+    """Open a backend over the checkpoint in ``folder``, or over ``state`` with that folder's tokenizer.
 
-    ``kind``: ``transformers`` (the reference), ``llama`` (lean, plain Llama only), or ``auto``: lean where it
-    can. Raises BadInputError for an unknown kind and for a checkpoint that does not load.
+    ``config`` belongs to ``state``. ``kind``: ``transformers`` (the reference), ``llama`` (lean, plain Llama
+    only), or ``auto``: lean if possible. Raises BadInputError for an unknown kind and for a checkpoint that
+    does not load.
     """
     from engines.inference.checkpoints import read_config
     from engines.inference.llama import LlamaBackend
@@ -60,8 +60,8 @@ def open_backend(
 def _fit_threads(backend: CausalBackend) -> None:
     """One thread for a small model on the CPU: its operations are too short to share.
 
-    Threads that wait for each other at every operation cost several times the work itself, the more so where
-    other processes use the cores. Whoever set OMP_NUM_THREADS has decided already.
+    Threads that wait for each other at every operation cost several times the work itself, the more so if
+    other processes use the cores. A value of OMP_NUM_THREADS that is set is kept.
     """
     if backend.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         import torch

@@ -1,4 +1,4 @@
-"""Which fields of a config change what weights mean, and what a config means that is silent about one.
+"""The fields of a config that change the meaning of weights, and their defaults where a config has none.
 
 Two models of equal shapes can compute with them in different ways: the same 64 columns are 4 heads of 16 or
 8 of 8, positions turn by another angle, a norm adds another epsilon. An average of such models is noise.
@@ -177,8 +177,10 @@ KNOWN = frozenset(
 
 
 def meaning(config: Mapping[str, Any], *, depth: bool) -> dict[str, tuple[str, Any]]:
-    """What a config (or a part of one) says about its weights: a key to compare by, with the config's own
-    name for it and the value. ``depth``: the number of layers and what each of them is, too.
+    """What a config, or a part of one, says about its weights.
+
+    The result has a key to compare by, with the config's own name for it and its value. ``depth``: include
+    the number of layers and the kind of each.
     """
     found = {field.names[0]: field.of(config) for field in _FIELDS}
     found["hidden_act"] = _activation(config)
@@ -204,7 +206,7 @@ def only_follows(key: str, mine: Mapping[str, Any], other: Mapping[str, Any]) ->
 
 
 def differing_others(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Fields that both configs state, differently, and of which it is not known what they do."""
+    """Unknown fields that both configs state with different values."""
     both = mine.keys() & other.keys()
     if mine.get("use_sliding_window") is False and other.get("use_sliding_window") is False:
         both -= set(_WINDOWS)

@@ -1,9 +1,9 @@
-"""Expectations on benchmark data sets (great_expectations): what is allowed, but should make one look twice.
+"""Expectations on benchmark data sets (great_expectations): allowed, but doubtful properties give warnings.
 
-``engines.evaluation.tasks`` refuses what cannot be scored, with file and line. Here a data set that can be
-scored is held against what a good one is like; what is not met becomes a warning. Nothing is sent anywhere:
-an ephemeral context, analytics off. The library takes seconds to import, so only the compatibility check
-loads this module.
+``engines.evaluation.tasks`` refuses data that cannot be scored, with file and line. This module checks a data
+set that can be scored against the properties of a good one; each that is missing becomes a warning. Nothing
+is sent anywhere: the context is ephemeral, and analytics are off. The library takes seconds to import, so
+only the compatibility check loads this module.
 """
 
 from __future__ import annotations

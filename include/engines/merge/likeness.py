@@ -1,8 +1,9 @@
-"""Whether models of equal shapes mean the same by their weights: what their configs say beyond the shapes.
+"""Checks, by their configs, that models of equal shapes also use their weights in the same way.
 
-Tensors of equal names and shapes can still be another model's: other heads, another rotation of positions,
-another norm. An average of such weights is rubbish that loads without a word. ``config_fields`` knows what is
-compared; a recipe may allow a difference by its name (``allow_mismatch``), and keeps the donor's value then.
+Tensors of equal names and shapes can still belong to another kind of model: with other heads, another
+rotation of positions, another norm. An average of such weights is useless, yet loads without a warning.
+``config_fields`` lists what is compared; a recipe may allow a difference by its name (``allow_mismatch``),
+and keeps the donor's value then.
 """
 
 from __future__ import annotations
@@ -51,8 +52,7 @@ class _Difference:
 def check_alike(
     donor: ModelLayout, other: ModelLayout, allowed: Collection[str], *, same_depth: bool
 ) -> list[str]:
-    """Compare two models' configs; warnings of the differences that the recipe allows, and of those that no
-    rule knows.
+    """Compare two models' configs; return warnings of allowed and of unknown differences.
 
     ``same_depth``: whether all layers take part, one to one. Raises BadInputError naming the fields that
     differ and are not allowed.
@@ -88,10 +88,10 @@ def check_stacks(donor: ModelView, other: ModelView, allowed: Collection[str]) -
 def check_shared_layers(
     donor: ModelView, other: ModelView, extra: Sequence[str], allowed: Collection[str]
 ) -> None:
-    """Refuse a model with tensors (``extra``) that the donor lacks in layers that both have: without them
-    (biases, norms) the layer is another function. Whole layers and parts that the donor lacks are left out.
+    """Refuse a model with tensors (``extra``) that the donor lacks in layers that both have.
 
-    Raises BadInputError naming the first tensor.
+    Without them (biases, norms) the layer is another function. Whole layers and parts that the donor lacks
+    are left out of the merge. Raises BadInputError naming the first tensor.
     """
     if TENSORS in allowed:
         return

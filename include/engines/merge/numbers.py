@@ -17,9 +17,7 @@ _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 
 def as_number(value: Any) -> float | int | None:
-    """The number that a value is, or that its text says; None where it is none. Infinite where it is too
-    large for a float.
-    """
+    """A value, or its text, as a number; None if it is none, and infinite if it is too large for a float."""
     if isinstance(value, bool):
         return None
     if isinstance(value, float):

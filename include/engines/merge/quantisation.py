@@ -36,7 +36,7 @@ _ADVICE = "merge the model that it was made from, and quantise the result"
 def check_config_is_plain(folder: Path, config: Mapping[str, Any]) -> None:
     """Raise BadInputError where a config says that the weights are quantised, naming the quantisation.
 
-    Asked before the headers are read, so that types that only quantised models have are not what is blamed.
+    Call it before the headers are read, so that the error names the quantisation and not an unknown type.
     """
     for where, value in _stated(config):
         file = str(folder / "config.json")

@@ -1,4 +1,4 @@
-"""Whether every value of a range to search is one that the method takes, before anything is merged."""
+"""Checks, before anything is merged, that a method accepts every value of a range to search."""
 
 from __future__ import annotations
 

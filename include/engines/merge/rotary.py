@@ -1,4 +1,4 @@
-"""How a config turns positions: one form for the ways in which configs have said it over the years.
+"""Rotary positions of a config, in one form for all the ways in which configs have stated them.
 
 ``rope_theta`` with ``rope_scaling`` (for one kind of layer), ``rope_local_base_freq`` (a second kind),
 ``rotary_emb_base`` and ``rotary_pct`` (GPT-NeoX), ``rope_parameters`` (new, flat or one for each kind).

@@ -1,4 +1,4 @@
-"""YAML as recipes are written in it: the one reader of the engines, the DAGs and the command line.
+"""The YAML reader for recipes that the engines, the DAGs and the command line share.
 
 It imports nothing of the engines but their numbers, so that the control plane can use it too.
 """
@@ -57,8 +57,10 @@ _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML's safe loader that refuses a key given twice (the first would be dropped silently), and reads
-    numbers as people write them: ``5e-1`` is one, ``010`` is ten, ``1:30`` is none.
+    """YAML's safe loader, but stricter about keys and numbers.
+
+    It refuses a key given twice (the first would be dropped silently). It reads numbers as people write them:
+    ``5e-1`` is a number, ``010`` is ten, ``1:30`` is text.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - as in the class above

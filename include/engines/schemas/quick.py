@@ -1,7 +1,7 @@
-"""A check of documents that knows just the keywords of our own schemas, and says yes or "I cannot tell".
+"""A fast check of documents that knows only the keywords of our own schemas: "valid" or "cannot tell".
 
-A validator of all of JSON Schema takes longer to import than an engine's process takes to start, and GPUs are
-idle meanwhile. Only what this check does not vouch for is given to it, for the verdict and its words.
+A full JSON Schema validator takes longer to import than an engine's process takes to start, and GPUs are idle
+meanwhile. Only documents that this check does not accept are given to that validator, which words the error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def surely_valid(schema: Mapping[str, Any], value: Any) -> bool:
-    """Whether ``value`` is valid beyond doubt; False: it is not, or another must judge."""
+    """Whether ``value`` is certainly valid; False: it is invalid, or the full validator must decide."""
     return all(_fits(key, rule, schema, value) for key, rule in schema.items() if key not in _ANNOTATIONS)
 
 

@@ -1,9 +1,8 @@
-"""One engine process: ``python -m engines.supervisor.child SPEC.json``, started by the supervisor for one
-rank.
+"""One engine process, which the supervisor starts for one rank.
 
-Messages go to the supervisor as JSON lines over the pipe ``EMEP_CHILD_PIPE``; what libraries print stays on
-stdout and stderr. SIGTERM asks the engine to checkpoint and end. When the supervisor dies, so does this
-process.
+It runs as ``python -m engines.supervisor.child SPEC.json``. Messages go to the supervisor as JSON lines over
+the pipe ``EMEP_CHILD_PIPE``; output of libraries stays on stdout and stderr. SIGTERM asks the engine to
+checkpoint and end. When the supervisor dies, so does this process.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Messages:
         self._lock = threading.Lock()
 
     def send(self, kind: str, **fields: Any) -> None:
-        """One message. A supervisor that is gone is no reason to fail: this process is about to be killed."""
+        """Send one message. A missing supervisor is no error: this process is about to be killed anyway."""
         try:
             with self._lock:
                 self._file.write(json.dumps({"kind": kind, **fields}) + "\n")
@@ -51,13 +50,13 @@ class Messages:
 
 
 def checkpoint_uri(spec_path: Path) -> str:
-    """Where checkpoints lie: ``EMEP_CHECKPOINT_URI``, else beside the SPEC."""
+    """The folder of checkpoints: ``EMEP_CHECKPOINT_URI``, else beside the SPEC."""
     return os.environ.get("EMEP_CHECKPOINT_URI") or path_to_uri(spec_path.absolute().parent / "checkpoints")
 
 
 def main(arguments: list[str]) -> int:
     """Run the engine of the SPEC; returns the exit code."""
-    # torch says so of NVIDIA's own package, to whoever imports it; nobody who runs an engine can act on it.
+    # torch prints this warning about NVIDIA's package at every import; users of engines cannot act on it.
     warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
     parent = int(os.environ["EMEP_SUPERVISOR_PID"])
     _die_with(parent)
@@ -143,9 +142,7 @@ def _send_error(messages: Messages, code: str, message: str, file: str | None, f
 
 
 def _die_with(parent: int) -> None:
-    """Be killed when the supervisor dies, however it does (Linux; elsewhere its process group must see to
-    it).
-    """
+    """Make the kernel kill this process when the supervisor dies; only Linux can do that."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -1,4 +1,4 @@
-"""What happens to a supervisor, in order: put by threads and by signal handlers, taken by the main thread."""
+"""The supervisor's event queue: threads and signal handlers put events, the main thread takes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Events:
 
     Reading a ``queue`` instead would lose signals: Python runs their handlers in the main thread only,
     between two instructions, and a main thread that waits for a lock is not woken where the signal came just
-    before it began to wait, or to another thread. The pipe is written by whoever puts, and by the interpreter
+    before it began to wait, or to another thread. ``put`` writes to the pipe, and so does the interpreter
     itself at the moment a signal arrives.
     """
 

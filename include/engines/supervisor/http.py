@@ -1,4 +1,4 @@
-"""JSON over HTTP with the standard library alone: processors and GPUs have better to do than to import."""
+"""JSON over HTTP with the standard library alone, because importing a client library would delay the work."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class JsonPost:
 
     def post(self, path: str, body: dict[str, Any]) -> Answer:
         """The answer, whatever its status. Raises OSError or HTTPException where there is none."""
-        request = urllib.request.Request(  # noqa: S310 - the API's URL, from whoever started this
+        request = urllib.request.Request(  # noqa: S310 - the API's URL, from the process's starter
             self._url + path, json.dumps(body).encode(), self._headers, method="POST"
         )
         try:

@@ -1,7 +1,6 @@
-"""The supervisor's side of a lease: heartbeats, directives, completion. Speaks JSON over HTTP; imports no
-engine.
+"""The supervisor's side of a lease: heartbeats, directives and completion over HTTP. Imports no engine.
 
-Runs in a thread of its own, so that neither a long checkpoint nor a busy engine ever delays a heartbeat.
+It runs in a thread of its own, so that neither a long checkpoint nor a busy engine ever delays a heartbeat.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 HEARTBEAT_SECONDS = 10.0
 MAX_SILENCE_SECONDS = 600.0
 ANSWER_SECONDS = 5.0
-"""What an answer is given at least, however often the lease is renewed: a busy API is not asked twice."""
+"""Least seconds to wait for an answer, however often the lease is renewed, to spare a busy API."""
 COMPLETE_SECONDS = 120.0
 """How long a completion is tried; after that the node's agent reports for us."""
 _GONE = {409, 410}
@@ -210,7 +209,7 @@ class Lease:
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment for an engine's process, which has no business with the lease."""
+    """The environment for an engine's process, without the lease, which it does not need."""
     return {name: value for name, value in environment.items() if name != "EMEP_LEASE_TOKEN"}
 
 

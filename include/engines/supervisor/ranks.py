@@ -19,7 +19,7 @@ from engines.supervisor.events import signals_held_back
 from engines.supervisor.lease import without_secrets
 
 _LOOK_SECONDS = 1.0
-"""Between two looks whether a silent process still runs."""
+"""Seconds between two checks that a silent process still runs."""
 DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 

@@ -1,4 +1,4 @@
-"""The Result document: from what the ranks said to one JSON file, written in one step."""
+"""The Result document: combines the ranks' outcomes into one JSON file, written in one step."""
 
 from __future__ import annotations
 

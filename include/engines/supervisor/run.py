@@ -35,7 +35,7 @@ from engines.supervisor.scratch import Scratch, hide_from_own_user
 from engines.supervisor.spec import check_spec
 
 GRACE_SECONDS = 120.0
-"""For a checkpoint where nobody says how long; ``EMEP_GRACE_SECONDS`` overrides."""
+"""Default seconds for a checkpoint; ``EMEP_GRACE_SECONDS`` overrides."""
 LEAVE_SECONDS = 30.0
 """How long an engine that has sent its outcome may take to end; then it is killed, and the outcome stands."""
 
@@ -184,7 +184,7 @@ class _Supervisor:
     # Ends.
 
     def _stop(self, reason: str, grace: float) -> None:
-        """Ask for a checkpoint and the end. Said again, only a nearer deadline counts."""
+        """Ask the engine to checkpoint and end. When called again, only a nearer deadline counts."""
         deadline = time.monotonic() + grace
         if self.stopping is None:
             _say(f"{reason}: checkpoint and exit within {grace:g} s")
@@ -306,7 +306,7 @@ def _judge(rank: Rank) -> tuple[int, dict[str, Any]]:
     if code < 0:
         name = signal.Signals(-code).name
         hint = " (often: out of memory)" if -code == signal.SIGKILL else ""
-        # As a shell counts it: whoever started this can tell a kill from a failure of the engine's own.
+        # As a shell counts it, so that the agent can tell a kill from a failure of the engine's own.
         return 128 - code, make_error("killed", f"rank {rank.number} was ended by {name}{hint}")
     return ExitCode.FAILED, make_error("crashed", f"rank {rank.number} ended with exit code {code}")
 

@@ -1,4 +1,4 @@
-"""What a supervisor does for its run to be alone: a folder for temporary files, and no view into itself."""
+"""Isolates a supervisor's run: a folder for its temporary files, and no view into the supervisor itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PR_SET_DUMPABLE = 4
 
 
 class Scratch:
-    """Nothing at first, and nothing at all for a run without confines."""
+    """The run's folder for temporary files, once it is made; a run without confines has none."""
 
     def __init__(self) -> None:
         self._folder: str | None = None

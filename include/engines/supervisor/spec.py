@@ -11,9 +11,9 @@ from engines.schemas import read_document
 
 
 def check_spec(path: Path) -> str:
-    """Hold a SPEC against the schema; the engine that it asks for. Raises BadInputError.
+    """Check a SPEC against the schema and return its engine. Raises BadInputError.
 
-    Its URIs are settled by the engine's process, which is started the sooner for it.
+    The engine's process resolves the URIs, so that it can be started sooner.
     """
     return str(read_document("spec", path)["engine"])
 

@@ -1,4 +1,4 @@
-"""Whether a process was told to stop, noted so that signals may come at any moment and again."""
+"""Remembers that a process was told to stop; safe for signals at any moment, and repeated ones."""
 
 from __future__ import annotations
 

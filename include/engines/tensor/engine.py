@@ -1,6 +1,4 @@
-"""TensorEngine: opens models for reading piece by piece and writes model folders, on one device, in bounded
-memory.
-"""
+"""TensorEngine: reads models piece by piece and writes model folders, on one device, in bounded memory."""
 
 # ruff: noqa: TID253 - computes with torch; only imported by engines that do
 from __future__ import annotations

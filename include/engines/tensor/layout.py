@@ -1,5 +1,4 @@
-"""Where a model's tensors lie: config, index and safetensors headers of a folder, checked before any tensor
-is read.
+"""The layout of a model folder: reads and checks config, index and headers before any tensor is read.
 
 The format: 8 bytes little-endian length, that much JSON ``{name: {dtype, shape, data_offsets}}``, then the
 bytes. Nothing here imports torch.
@@ -248,7 +247,7 @@ def _single_file(folder: Path) -> Path:
 
 
 def _is_part(file: Path) -> bool:
-    """Whether the name says that there are other shards: a model must not lose half of its layers unseen."""
+    """Whether the name implies other shards, so that a model cannot lose half of its layers unnoticed."""
     numbers = re.search(r"-of-(\d+)\.safetensors$", file.name)
     return numbers is not None and int(numbers[1]) > 1
 

@@ -31,10 +31,10 @@ class TensorReader:
         return self.layout.tensors[name]
 
     def raw(self, name: str, start: int, stop: int) -> torch.Tensor:
-        """Elements [start, stop) as stored, flat, on the CPU: a view of the reader's buffer, valid until the
-        next read.
+        """Elements [start, stop) as stored, flat, on the CPU.
 
-        Raises BadInputError where the file has become shorter than its header said.
+        The result is a view of the reader's buffer, valid until the next read. Raises BadInputError if the
+        file has become shorter than its header says.
         """
         info = self.info(name)
         size = (stop - start) * info.dtype.size

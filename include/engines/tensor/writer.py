@@ -59,9 +59,7 @@ class Shard:
 
 
 def plan_shards(tensors: Sequence[TensorSpec], limit: int) -> list[Shard]:
-    """Cut the tensors, in order, into shards of at most ``limit`` bytes of data; a greater tensor has its
-    own.
-    """
+    """Cut the tensors, in order, into shards of at most ``limit`` bytes; a larger tensor is one shard."""
     groups: list[list[TensorSpec]] = [[]]
     held = 0
     for tensor in tensors:

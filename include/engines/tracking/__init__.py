@@ -1,7 +1,7 @@
-"""ExperimentTracker: what happened in runs, as events that may arrive more than once.
+"""ExperimentTracker: records what happened in runs, as events that may arrive more than once.
 
-An event has an id; whoever cannot be sure that it was written writes it again under the same id, and readers
-count it once. The local tracker appends JSON lines; trackers of services share the interface.
+An event has an id. A writer that cannot be sure that it was written writes it again under the same id, and
+readers count it once. The local tracker appends JSON lines; trackers of services share the interface.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""One output tensor's merge: inputs that are read by element range, parameters, seed, and the chunks to
-yield.
-"""
+"""The merge of one output tensor: its inputs (read by element range), parameters, seed and chunks."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ class ChunkSource(Protocol):
     """A flat tensor that is read piece by piece."""
 
     def chunk(self, start: int, stop: int) -> Tensor:
-        """Elements [start, stop) in the compute type on the compute device; the caller may change it in
-        place.
-        """
+        """Elements [start, stop) in the compute type on the compute device; the caller may modify them."""
         ...
 
 
@@ -64,8 +60,6 @@ class TensorJob:
             yield start, min(start + self.chunk_elements, self.numel)
 
     def tensor_seed(self, index: int = 0) -> int:
-        """Seed of 128 bits for the tensor's input ``index``: a function of run seed, tensor name and index
-        only.
-        """
+        """Seed of 128 bits for the tensor's input ``index``, from run seed, tensor name and index alone."""
         text = f"{self.seed}\0{self.name}\0{index}".encode()
         return int.from_bytes(hashlib.sha256(text).digest()[:16], "big")

@@ -1,4 +1,4 @@
-"""What a merge method is: its name, inputs, parameters and where its arithmetic lives.
+"""The description of a merge method: its name, inputs, parameters and the place of its arithmetic.
 
 Descriptions import no torch, so a recipe is checked in milliseconds. A further method is one module with a
 ``METHOD`` and a ``merge`` function, and one line in ``engines.merge.methods.METHODS``.

@@ -69,10 +69,9 @@ class Drop:
 
 
 def magnitude_thresholds(job: TensorJob) -> list[Sparsifier]:
-    """For each input the selection of its int(density · numel) greatest magnitudes, at least one unless
-    density is 0.
+    """Select each input's int(density · numel) greatest magnitudes, at least one unless density is 0.
 
-    With ``rescale`` what is kept is scaled to the L1 norm of the whole.
+    With ``rescale`` the kept elements are scaled to the L1 norm of the whole.
     """
     counts = [_kept(float(entry.parameters["density"]), job.numel) for entry in job.inputs]
     searches = {index: _Search(count) for index, count in enumerate(counts) if 0 < count < job.numel}

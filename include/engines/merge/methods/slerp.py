@@ -1,6 +1,6 @@
-"""Spherical linear interpolation of two tensors (K.
+"""Spherical linear interpolation of two tensors.
 
-Shoemake, "Animating rotation with quaternion curves", 1985).
+K. Shoemake, "Animating rotation with quaternion curves", 1985.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ _ROW = 256
 
 
 class Sum:
-    """Adds chunks in rows of fixed length, and the rows exactly (``math.fsum``): the same bits however it is
-    cut.
+    """Adds chunks in rows of fixed length, and the rows exactly (``math.fsum``).
 
+    The result has the same bits whatever the chunks are.
     A row's rounding error is a few units in its last place; over a tensor's many rows they average out.
     """
 

@@ -110,7 +110,7 @@ def _elect(weighted: list[Tensor], weights: list[float], normalize: bool) -> Ten
         divisor = agreeing[0].sign_().mul_(weights[0])
         for chunk, weight in zip(agreeing[1:], weights[1:], strict=True):
             divisor.add_(chunk.sign_(), alpha=weight)
-        # Nobody agrees, or the weights of those who do cancel out: divided by 1 instead of next to nothing.
+        # No input agrees, or the weights of those that do cancel out: divide by 1 instead of almost 0.
         divisor.add_(1 - at_least(divisor.abs(), ZERO_WEIGHT).to(divisor.dtype))
         mixed.div_(divisor)
     return mixed.mul_(sign)

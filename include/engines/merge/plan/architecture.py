@@ -1,7 +1,7 @@
-"""What tensor names and configs say about a model's structure: layers, embedding and head, tied weights.
+"""Infers a model's structure from tensor names and configs: layers, embedding and head, tied weights.
 
-Inferred from the names themselves, so that architectures need no table: a stack is a prefix under which the
-tensors are numbered 0 to n-1 (``model.layers.7.mlp.up_proj.weight``).
+It uses the names themselves, so that architectures need no table: a stack is a prefix under which the tensors
+are numbered 0 to n-1 (``model.layers.7.mlp.up_proj.weight``).
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ def split_name(name: str) -> LayerName | None:
 
 
 def belongs_to_first(name: str) -> bool:
-    """Whether an unnumbered tensor is on the embedding's side (of the first slice), not on the head's (the
-    last).
-    """
+    """Whether an unnumbered tensor belongs to the embedding (the first slice), not to the head (the last)."""
     return bool(_FIRST.search(name))
 
 
@@ -104,8 +102,9 @@ class ModelView:
         return {stack: len(found) for stack, found in indices.items() if max(found) == len(found) - 1}
 
     def check_layers(self) -> None:
-        """Raise BadInputError where a causal model holds fewer layers than its config states, as one does
-        that has lost a shard (more may be there: heads that predict further tokens).
+        """Raise BadInputError if a causal model holds fewer layers than its config states.
+
+        Such a model has lost a shard. It may hold more layers: heads that predict further tokens.
         """
         stated = layer_count(self.layout.config)
         if stated is None or not architecture(self.layout.config).endswith("ForCausalLM"):

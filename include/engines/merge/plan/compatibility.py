@@ -1,7 +1,6 @@
-"""``compatibility_check``: everything that can be known to fail before a GPU is spent on it, in seconds on a
-CPU.
+"""``compatibility_check``: finds errors in seconds on a CPU, before a GPU is spent on them.
 
-Reads recipes, configs, safetensors headers, tokenizers and tasks; never a tensor, and imports no torch.
+It reads recipes, configs, safetensors headers, tokenizers and tasks, but no tensors, and imports no torch.
 """
 
 from __future__ import annotations
@@ -151,9 +150,7 @@ def _doubts(layout: ModelLayout) -> list[str]:
 
 
 def _check_evaluation(given: _Input) -> None:
-    """What an evaluation would refuse: prompts that its tasks cannot have, a baseline to compare with that
-    lacks a task.
-    """
+    """Refuse what an evaluation would refuse: prompts that its tasks cannot have, an unsuitable baseline."""
     from engines.evaluation.compare import check_baseline, kinds, load_results
     from engines.evaluation.tasks import load_tasks
 

@@ -1,4 +1,4 @@
-"""Content digests of models: what a recipe's result depends on, wherever the files lie."""
+"""Content digests of models, on which a recipe's result depends, wherever the files are."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def file_digests(layout: ModelLayout, stop: threading.Event | None = None) -> di
 
 
 def digest_headers(layout: ModelLayout) -> str:
-    """SHA-256 over a model's config and its tensors' names, types and shapes: structure without content, at
-    once.
-    """
+    """SHA-256 over a model's config and its tensors' names, types and shapes; fast, as no content is read."""
     lines = [f"{info.name} {info.dtype.code} {list(info.shape)}" for info in layout.tensors.values()]
     text = "\n".join([json.dumps(layout.config, sort_keys=True), *sorted(lines)])
     return hashlib.sha256(text.encode()).hexdigest()

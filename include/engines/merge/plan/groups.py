@@ -1,4 +1,4 @@
-"""Which models take part in which layers of the output: one group for ``models``, else one for each slice."""
+"""Groups the output's layers by the models they are merged from: one for ``models``, else one per slice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a merge will do: every output tensor with its inputs, its parameters and its type."""
+"""The plan of a merge: every output tensor with its inputs, its parameters and its type."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class PlannedTensor:
 
 @dataclass(frozen=True)
 class MergePlan:
-    """What a merge will do."""
+    """The plan of a merge."""
 
     recipe: Recipe
     models: Mapping[ModelRef, ModelLayout]

@@ -73,9 +73,7 @@ class Recipe:
         return list(dict.fromkeys(listed))
 
     def canonical(self) -> dict[str, Any]:
-        """The recipe as plain data in one normal form: equal recipes are equal here, however they were
-        written.
-        """
+        """The recipe as plain data in a normal form, which is the same for equal recipes."""
         plain: dict[str, Any] = {"merge_method": self.merge_method}
         if self.models:
             plain["models"] = [_entry(entry) for entry in self.models]

@@ -1,8 +1,8 @@
 """A merge recipe: the ecosystem's merge configuration (YAML), read strictly.
 
-What differs from other readers on purpose: unknown keys and parameters are errors that name the nearest valid
-one, and what is not supported yet is refused in one sentence instead of being ignored. Reading needs no torch
-and touches no model; ``engines.merge.plan.plan`` checks a recipe against its models.
+It differs from other readers on purpose: unknown keys and parameters are errors that name the nearest valid
+one, and unsupported features are refused in one sentence instead of being ignored. Reading needs no torch and
+touches no model; ``engines.merge.plan.plan`` checks a recipe against its models.
 
 A parameter to search (``{search: [lo, hi], start: x}``) may stand where a parameter's number does: see
 ``search_parameters`` and ``substitute``; ``parse_recipe`` itself refuses it.

@@ -52,7 +52,7 @@ class ModelRef:
 
 def _locate(text: str, base: Path | None) -> Path | None:
     path = uri_to_path(text) if "://" in text else check_path(text)
-    # "~somebody" whom this machine does not know is a folder's name like any other.
+    # "~name" of a user unknown on this machine is a folder's name like any other.
     with contextlib.suppress(RuntimeError):
         path = path.expanduser()
     if base is not None and not path.is_absolute():

@@ -1,4 +1,4 @@
-"""Where a recipe comes from: a mapping, YAML text, or a file; as plain data, nothing of it checked yet."""
+"""Loads a recipe from a mapping, YAML text or a file, as plain data that is not checked yet."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ def load_recipe(recipe: Mapping[str, Any] | str) -> tuple[dict[str, Any], str | 
 
 
 def _no_recipe(file: str) -> BadInputError:
-    """Some other file was named: nothing of what it holds is repeated."""
+    """The error for a file that is no recipe; it quotes nothing of the file's content."""
     message = f"{file} is no recipe: a recipe is a mapping with 'merge_method'"
     return BadInputError(message, file=file, field="recipe")

@@ -99,7 +99,7 @@ def merge_to_folder(context: Context, settings: MergeInput, target: Path, *, ado
                 context.checkpoints.clear()
             raise
         except OSError as error:
-            # Nothing half stays where the disk is full or gone; a checkpoint could not be trusted either.
+            # If the disk is full or gone, remove the half output; a checkpoint could not be trusted either.
             output.discard()
             context.checkpoints.clear()
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -143,7 +143,7 @@ class _Merge:
                 reader.close()
 
     def _writer(self) -> ShardedWriter:
-        """A writer that goes on after the last checkpoint where it can, else one that begins anew."""
+        """A writer that continues after the last checkpoint if possible, else one that starts anew."""
         specs = [TensorSpec(tensor.name, tensor.dtype, tensor.shape) for tensor in self.plan.tensors]
         shard_bytes = self.settings.shard_bytes
         checkpoint = self.context.checkpoints.latest()

@@ -81,7 +81,7 @@ class InMemoryMerger:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the plan wants to be known."""
+        """Warnings of the plan."""
         return self._plan.warnings
 
     def input_digests(self) -> dict[str, str]:

@@ -126,10 +126,7 @@ class OutputFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only one that writes.
-
-        The lock goes with the process, however it ends. Raises EngineError.
-        """
+        """Lock the folder for this writer. The lock ends with the process. Raises EngineError."""
         try:
             self.partial.mkdir(parents=True, exist_ok=True)
         except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
@@ -188,7 +185,7 @@ class OutputFolder:
             rename_folder(self.partial, self.target)
 
     def _replace(self) -> None:
-        """Take the target's name; what it holds is looked at once more, for much may happen in a merge."""
+        """Take the target's name, after another check of its content, which may have changed meanwhile."""
         check_target(self.target, ())
         self._check_replaceable()
         old = self.target.with_name(f".{self.target.name}.{uuid.uuid4().hex[:8]}.old")

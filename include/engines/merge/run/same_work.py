@@ -1,4 +1,4 @@
-"""What makes two merges the same work: which broken one goes on, and which output is the result already."""
+"""Decides whether two merges are the same work, so that one can resume or reuse the other's output."""
 
 # ruff: noqa: TID253 - the version of torch is part of it; loaded only to merge
 from __future__ import annotations
@@ -34,9 +34,7 @@ def fingerprint(plan: MergePlan) -> str:
 
 
 def adopt_output(output: OutputFolder, plan: MergePlan, seed: int) -> Outcome | None:
-    """The Outcome of a complete target that this very work has written (a run that died right after), or
-    None.
-    """
+    """The Outcome of a complete target that this very work has written before, else None."""
     manifest = output.manifest()
     if manifest is None or manifest.get("seed") != seed:
         return None
