@@ -1,4 +1,4 @@
-"""What is wrong with a file that the simulator was given: one line with file, line, field and the fix."""
+"""The error of an input file of the simulator: one line with file, line, field and the fix."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a simulation leaves: events, summary, and the page with its charts."""
+"""The output of a simulation: events, summary, and the page with its charts."""

@@ -1,4 +1,4 @@
-"""Who held which GPUs when, by NVLink group: one bar a run, or how full each group was."""
+"""Gantt chart of GPUs by NVLink group: a bar for each run, or how full each group was."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def compare(first: Summary, second: Summary) -> Summary:
 def jain(values: Sequence[float]) -> float | None:
     """Jain's index ``(sum x)^2 / (n sum x^2)``: 1 where all are equal, 1/n where one has everything.
 
-    R. Jain, D. Chiu, W. Hawe, DEC-TR-301, 1984. None where nobody has anything.
+    R. Jain, D. Chiu, W. Hawe, DEC-TR-301, 1984. None if all have nothing.
     """
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares > 0 else None

@@ -1,9 +1,9 @@
 """The event loop: virtual time around the very same ``plan`` that production runs.
 
-At every instant at which something happens, all that happens is carried out (ends first, so that what is free
-is free; then failures, then arrivals), and ``plan`` is asked. What it decides may cause more at the same
-instant (a victim that exits at once), which is carried out in the same way before time goes on. No clock and
-no randomness: the same input gives the same output to the byte.
+At each instant with events, the loop carries out all of them (ends first, which frees GPUs; then failures,
+then arrivals), and then calls ``plan``. Its decisions may cause more events at the same instant (a victim
+that exits at once), which are carried out in the same way before time goes on. There is no clock and no
+randomness: the same input gives the same output to the byte.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Simulation:
         return self.recording
 
     def _say_why_they_wait(self, now: float) -> None:
-        """Nothing happens any more and jobs still wait: the scheduler's own answer is their reason."""
+        """Record the scheduler's reasons for the jobs that still wait when no event is left."""
         snapshot = Snapshot(
             nodes=self._health.nodes,
             pending=tuple(self._work.pending.values()),
@@ -127,7 +127,7 @@ class Simulation:
             # WAKE only makes the scheduler look again.
 
     def _expire(self, now: float) -> bool:
-        """Expire whoever still waits past its time to live; whether there was anybody."""
+        """Expire jobs that still wait past their time to live; return whether there were any."""
         heap, found = self._heap, False
         while heap and heap[0][0] <= now and heap[0][1] == _Kind.EXPIRE:
             _, _, _, number, epoch = heapq.heappop(heap)

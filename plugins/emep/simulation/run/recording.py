@@ -1,4 +1,4 @@
-"""What a simulation leaves behind: one outcome a job, the event log, runs and time series for the report."""
+"""The record of a simulation: an outcome for each job, the event log, runs and time series for the report."""
 
 from __future__ import annotations
 

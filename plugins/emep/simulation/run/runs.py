@@ -1,4 +1,4 @@
-"""One run of a job on its GPUs: how far it is, when it ends, what is saved if it must go."""
+"""One run of a job on its GPUs: its progress, its end, and the work saved if it must stop."""
 
 from __future__ import annotations
 

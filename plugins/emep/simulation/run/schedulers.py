@@ -1,7 +1,6 @@
-"""The production scheduler as the event loop drives it: told of every change, asked for a plan.
+"""The production scheduler for the event loop, which reports every change to it and asks it for plans.
 
-A kept ``IncrementalPlanner`` decides just what ``plan`` decides of a snapshot of everything, in a fraction of
-the time.
+An ``IncrementalPlanner`` decides exactly what ``plan`` decides on a snapshot, in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Scheduler(Protocol):
 
 
 class KeptScheduler:
-    """A planner that is kept and told of changes."""
+    """A scheduler that keeps one planner and reports changes to it."""
 
     def __init__(self, policy: Policy, strategy: Strategy | None = None) -> None:
         """``strategy`` replaces best fit, for studies only."""

@@ -25,7 +25,7 @@ class _Account:
 
 
 class UsageAccounts:
-    """Who consumed how much, in billed GPU-seconds; times never go back."""
+    """Consumption of each entity in billed GPU-seconds; times never go back."""
 
     def __init__(self, half_life: float) -> None:
         self._decay = math.log(2.0) / half_life if half_life > 0 else 0.0

@@ -56,7 +56,7 @@ class Workload:
     # ---- what the scheduler sees ---------------------------------------------------------------------------
 
     def look(self, now: float) -> tuple[UsageRecord, ...]:
-        """Before a plan: bring what changes with time alone up to ``now``; what everybody has consumed."""
+        """Bring what changes with time alone up to ``now`` before a plan, and return all consumption."""
         for number in self._with_schedule:
             run = self._runs[number]
             taken = run.last_checkpoint(now)
@@ -189,7 +189,7 @@ class Workload:
         return self._infrastructure[number]
 
     def learn(self, number: int) -> None:
-        """A job completed: whoever is alike is estimated anew."""
+        """A job completed: estimate the waiting jobs of its kind again."""
         kind = kind_of(self._jobs[number])
         self._history.add(kind, self._durations[number])
         for other in sorted(self._guessed.get(kind, ())):
@@ -204,7 +204,7 @@ class Workload:
             )
 
     def close(self, now: float) -> None:
-        """Nothing happens any more: whoever waits has waited until now."""
+        """End the simulation: jobs that still wait have waited until now."""
         self._recording.end_time = now
         for number in list(self.pending):
             self._leave_queue(number, now)
