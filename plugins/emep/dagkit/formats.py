@@ -1,8 +1,8 @@
-"""Formats of form fields whose mistakes are told in one sentence.
+"""Formats of form fields that report a mistake in one sentence.
 
 Airflow checks a run's conf against the Params' JSON schemas, and answers a mistake with the schema. A format
-that raises its own error is asked first, so its sentence is the whole answer. The API server knows the
-formats by EMEP's plugin; where they are not known, the schema's pattern stands.
+that raises its own error is checked first, so its sentence is the whole answer. EMEP's plugin registers the
+formats in the API server; elsewhere the schema's pattern applies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Inputs of the engines, built from a run's Params when a task runs (docs/design/0001-main-job.md).
 
-Each is an object that the operator calls while it renders its fields; what it raises then, the operator
-raises in ``execute``. In the serialized DAG it stands as its name, so that parsing reads no file and asks no
-Variable.
+Each is an object that the operator calls while it renders its fields; the operator raises its errors later,
+in ``execute``. In the serialized DAG only its name appears, so that parsing reads no file and no Variable.
 """
 
 from __future__ import annotations
@@ -148,7 +147,7 @@ def _optional(params: Mapping[str, Any], root: str | None) -> dict[str, Any]:
 
 
 def _scoring(params: Mapping[str, Any]) -> dict[str, Any]:
-    """How every score of the run is computed; what is left at its default is the engine's."""
+    """How every score of the run is computed; the engine's defaults apply to fields that are not set."""
     fields: dict[str, Any] = {}
     if params.get("limit") is not None:
         fields["limit"] = params["limit"]
@@ -236,7 +235,7 @@ def _result_of(context: Mapping[str, Any], task_id: str, output: str) -> dict[st
 def best_merge_input(context: Mapping[str, Any]) -> dict[str, Any]:
     """merge of the best recipe of the search."""
     best = _last_tell(context)["outputs"]["best"]["uri"]
-    # Whoever clears a generation goes on to another best recipe: the run's own folder then holds that one.
+    # A cleared generation may lead to another best recipe: the run's own folder then holds that one.
     return {"recipe": best, "output_name": context["params"]["output_name"], "force": True}
 
 
@@ -254,8 +253,11 @@ def _merged(context: Mapping[str, Any], task_id: str) -> str:
 
 @_built
 def scoreboard_input(context: Mapping[str, Any]) -> dict[str, Any]:
-    """benchmark on the report's tasks: base, parents, uniform averages (merged in memory), the start and the
-    evolved merge; where nothing is searched base, parents and the merge."""
+    """benchmark on the report's tasks, of all models that the scoreboard compares.
+
+    These are base, parents, uniform averages (merged in memory), the start and the evolved merge; without a
+    search they are base, parents and the merge.
+    """
     params, root = context["params"], data_root()
     recipe = _recipe(context, root)
     models = {name: path for name, path in _named(model_paths(recipe))}

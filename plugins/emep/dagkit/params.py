@@ -132,8 +132,7 @@ def resources(*, search: bool = False, **defaults: Any) -> dict[str, Param]:
 
 
 def recipe(search: bool = False) -> dict[str, Param]:
-    """The recipe: a mergekit configuration, inline or by path; for evolving DAGs with the parameters to
-    search."""
+    """The recipe: a mergekit configuration, inline or by path; evolving DAGs need parameters to search."""
     searched = (
         " Parameters to search stand where a number would: `weight: {search: [-0.5, 1.0], start: 0.3}`."
         if search

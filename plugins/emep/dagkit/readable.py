@@ -1,6 +1,6 @@
-"""Files that a task reads by itself, on Airflow's worker: only what a job of the run could read as well.
+"""Reads files on Airflow's worker, but only those that a job of the run could read as well.
 
-Otherwise a form would show any file that Airflow's user may open.
+Otherwise a form could show any file that Airflow's user may open.
 """
 
 from __future__ import annotations

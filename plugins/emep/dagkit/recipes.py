@@ -1,7 +1,6 @@
-"""Recipes as a run's conf gives them: parsed, with absolute paths, and with numbers in place of what is
-searched.
+"""Recipes of a run's conf: parses them, makes paths absolute, and puts numbers for searched parameters.
 
-The engines check a recipe's grammar; here only what the DAGs themselves need is read.
+The engines check a recipe's grammar; this module reads only what the DAGs themselves need.
 """
 
 from __future__ import annotations
@@ -60,8 +59,10 @@ def read_recipe(
 
 
 def _absolute_models(node: Any, root: str | None) -> Any:
-    """A copy with every reference to a model (``model:``, ``base_model:``, ``path:`` in one) absolute below
-    ``root``."""
+    """A copy in which every path of a model is absolute, below ``root``.
+
+    Models stand under ``model:`` and ``base_model:``, or under ``path:`` within one of them.
+    """
     if isinstance(node, Mapping):
         return {
             key: _reference(item, root) if key in ("model", "base_model") else _absolute_models(item, root)

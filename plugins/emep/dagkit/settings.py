@@ -1,5 +1,4 @@
-"""Settings that shape DAGs and their runs, read from ``[emep]`` of Airflow's configuration and from
-Variables."""
+"""Settings of DAGs and their runs, from ``[emep]`` in Airflow's configuration and from Variables."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ DATA_VARIABLE = "emep_data"
 """Variable with the folder that relative paths of models, recipes and tasks start from."""
 DEFAULT_GROUPS = 16
 LONGEST = timedelta(days=7)
-"""That a run, and so a task of it, may take, waiting included."""
+"""The time that a run, and so a task of it, may take, waiting included."""
 
 
 def generation_groups() -> int:
@@ -46,8 +45,11 @@ def data_root() -> str | None:
 
 
 def absolute(path: str, root: str | None) -> str:
-    """``path`` itself if it is absolute or a URI, else below ``root``; ``file://`` URIs of a local folder
-    become paths. Raises AirflowFailException for what is neither a path nor a URI."""
+    """``path`` itself if it is absolute or a URI, else below ``root``.
+
+    ``file://`` URIs of local folders become paths. Raises AirflowFailException for what is neither a path nor
+    a URI.
+    """
     if "://" in path:
         try:
             parsed = urlparse(path)
@@ -60,8 +62,7 @@ def absolute(path: str, root: str | None) -> str:
 
 
 def default_arguments() -> dict[str, Any]:
-    """``default_args`` of EMEP's DAGs: retries as in the policy file, pool and weights that never hold a
-    request back.
+    """``default_args`` of EMEP's DAGs: the policy file's retries, and a pool that never delays a request.
 
     Exit 65 and a rejected request are never retried (the operator raises ``AirflowFailException``).
     ``execution_timeout`` counts from the task's start, waiting included (EMEP enforces it, as Airflow does
@@ -82,8 +83,10 @@ def default_arguments() -> dict[str, Any]:
 
 
 def dag_arguments() -> dict[str, Any]:
-    """What every DAG of EMEP has in common. None of Airflow's own gates may hold a request back: runs and
-    tasks may be many at once, and the order is EMEP's.
+    """Arguments that all DAGs of EMEP share.
+
+    Many runs and tasks may be active at once, because Airflow must not delay a request: EMEP decides the
+    order.
     """
     return {
         "schedule": None,

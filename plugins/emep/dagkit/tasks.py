@@ -45,7 +45,7 @@ def cpu_resources(**overrides: Any) -> dict[str, Any]:
 
 
 ONE_GPU = "{{ [params.gpu_count, 1] | min }}"
-"""For an engine of one device in a DAG whose ``gpu_count`` is for the search's candidates."""
+"""GPUs of an engine of one device, in a DAG whose ``gpu_count`` is for the search's candidates."""
 
 
 def one_gpu_resources(**overrides: Any) -> dict[str, Any]:

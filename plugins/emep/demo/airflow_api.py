@@ -1,4 +1,4 @@
-"""What the demo asks Airflow's public API: health, the run, its tasks, their results."""
+"""The demo's calls of Airflow's public API: health, the run, its tasks, their results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DemoApi:
         self.url = airflow_url
         login = AirflowLogin(airflow_url, username, password)
         self._client = EmepClient(ClientSettings(api_url, airflow_url, login))
-        # While it starts, nobody answers: ask once, then look whether all processes live.
+        # It does not answer while it starts: ask once, then check that all processes live.
         self._probe = EmepClient(ClientSettings(api_url, airflow_url, None), retry=NO_RETRY)
 
     def close(self) -> None:
@@ -45,8 +45,9 @@ class DemoApi:
         return ""
 
     def warm_up(self) -> None:
-        """Let the API server build the workers' API, which it does at the first request for it and takes
-        seconds: a task that came first would wait for it, and on a busy machine give up.
+        """Make the API server build the workers' API before the first task needs it.
+
+        It does so at the first request, which takes seconds; on a busy machine a task would give up waiting.
         """
         call: Call[Any] = Call("GET", "/execution/health", wait=120, airflow=True)
         with suppress(EmepApiError, EmepConnectionError):
@@ -79,7 +80,7 @@ class DemoApi:
         self._client.trigger_dag(dag_id, conf, run_id)
 
     def end_unfinished(self, dag_id: str, prefix: str) -> None:
-        """Fail the runs of an earlier demo that was ended in the middle: nobody waits for them."""
+        """Fail the runs of an earlier demo that was interrupted, because their results are not needed."""
         path = f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns"
         call: Call[Any] = Call(
             "GET", path, params={"state": ["running", "queued"], "limit": _PAGE}, airflow=True

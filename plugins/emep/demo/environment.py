@@ -1,5 +1,4 @@
-"""Airflow's configuration for the demo, as environment variables: one machine, loopback only, small and
-quick."""
+"""Airflow's configuration for the demo, as environment variables: one machine and loopback only."""
 
 from __future__ import annotations
 

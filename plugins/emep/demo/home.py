@@ -1,5 +1,4 @@
-"""The demo's folder: where everything lies, the secrets made once, and what is checked before anything
-starts."""
+"""The demo's folder: its paths, its secrets (made once), and the checks before anything starts."""
 
 from __future__ import annotations
 
@@ -160,7 +159,7 @@ def check_port(port: int) -> None:
 
 
 def check_space(folder: Path) -> None:
-    """Raise DemoError where the disk is as good as full."""
+    """Raise DemoError if the disk is almost full."""
     status = os.statvfs(folder)
     free = status.f_bavail * status.f_frsize
     if free < _LOWEST_FREE_SPACE:

@@ -1,10 +1,9 @@
-"""Keeps the demo's processes, and takes every one of them down when its own parent is gone, however that
-ended.
+"""Starts the demo's processes, and ends all of them when its own parent is gone.
 
-Run as ``python -m emep.demo.keeper``: a line of JSON on stdin starts a process, a line on stdout tells of a
+Run as ``python -m emep.demo.keeper``: a line of JSON on stdin starts a process, a line on stdout reports a
 start or an end, and the end of stdin (the parent closed it, or was killed) stops everything. The keeper is
-the subreaper of all it starts, so that engines that left their agent's process group are found too. Standard
-library only: it starts at once.
+the subreaper of all that it starts, so that it also finds engines that left their agent's process group. It
+uses only the standard library, so that it starts at once.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE = 8.0
-"""Seconds between the polite signal and the last one."""
+"""Seconds between SIGTERM and SIGKILL."""
 LAST_PATIENCE = 30.0
-"""Seconds for what was killed to be gone: a busy machine takes its time even for that."""
+"""Seconds for killed processes to be gone; a busy machine may take long."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -87,7 +86,7 @@ class Keeper:
         self.say(event="started", name=order["name"], pid=process.pid)
 
     def reap(self) -> None:
-        """Take leave of what has ended; orphans that came here are reaped silently."""
+        """Report processes that have ended; adopted orphans are reaped silently."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

@@ -25,8 +25,7 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def conf(folder: Path, small: bool) -> dict[str, Any]:
-    """The run's conf: paths below the Variable ``emep_data``. Raises DemoError where the models are not
-    whole."""
+    """The run's conf, with paths below the Variable ``emep_data``. Raises DemoError if models are missing."""
     for path in ("manifest.json", "recipes/evolve.yaml"):
         if not (folder / path).is_file():
             raise DemoError(f"{folder / path} is missing: remove {folder} and start the demo again")

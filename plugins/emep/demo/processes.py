@@ -113,8 +113,7 @@ class Processes:
             return self._ended.get(name)
 
     def check(self, expected: Sequence[str] = ()) -> None:
-        """Raise DemoError if a process has ended that should run; those of ``expected`` may have, with status
-        0."""
+        """Raise DemoError if a process has ended; those of ``expected`` may end with status 0."""
         with self._condition:
             gone = [one for one in self._ended.values() if one.name not in expected or one.code != 0]
             keeper_gone = self._keeper is not None and self._keeper.poll() is not None

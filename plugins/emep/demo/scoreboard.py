@@ -1,5 +1,4 @@
-"""The scoreboard: base, parents, best uniform average and evolved merge, each skill and combined, with
-errors."""
+"""The scoreboard: base, parents, best uniform average and evolved merge, by skill, with errors."""
 
 from __future__ import annotations
 
@@ -54,11 +53,10 @@ class Scoreboard:
 
 
 def read_scoreboard(metrics: Mapping[str, Any]) -> Scoreboard:
-    """The scoreboard from the metrics of the benchmark engine: ``{model: {skill: {acc, ..}, combined,
-    of?}}``.
+    """Read the scoreboard from the benchmark engine's metrics.
 
-    The best uniform average was chosen on the very items that are shown, so the comparison favours it. Raises
-    KeyError where the evolved merge is missing.
+    These are ``{model: {skill: {acc, ..}, combined, of?}}``. The best uniform average was chosen on the very
+    items that are shown, so the comparison favours it. Raises KeyError if the evolved merge is missing.
     """
     rows = [_row(name, entry) for name, entry in metrics.items() if isinstance(entry, Mapping)]
     evolved = next((row for row in rows if row.name == EVOLVED), None)

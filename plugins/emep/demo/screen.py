@@ -13,7 +13,7 @@ class Bar(Protocol):
     """Progress of the pipeline."""
 
     def line(self, text: str) -> None:
-        """Something has happened."""
+        """Show that something has happened."""
 
     def update(self, done: int, total: int, now: str) -> None:
         """How far it is."""

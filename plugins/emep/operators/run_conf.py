@@ -1,5 +1,4 @@
-"""A run's conf: unknown fields are refused with the nearest known one; the rest the Params' schemas have
-checked."""
+"""Refuses unknown fields of a run's conf and names the nearest known one; Params' schemas check the rest."""
 
 from __future__ import annotations
 
