@@ -57,7 +57,7 @@ class Records:
         return found
 
     def begin(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """Write ``run.json`` once; returns what stands there, which may be an earlier, different one."""
+        """Write ``run.json`` once; returns the stored one, which may be an earlier, different one."""
         return self._once("run.json", run)
 
     def ask(self, generation: int) -> dict[str, Any] | None:
@@ -76,7 +76,7 @@ class Records:
         return found
 
     def write_ask(self, generation: int, ask: Mapping[str, Any]) -> dict[str, Any]:
-        """Write a generation's candidates once; returns what stands there."""
+        """Write a generation's candidates once; returns the stored ones."""
         return self._once(f"gen/{generation}/ask.json", ask)
 
     def result(self, eval_hash: str) -> dict[str, Any] | None:
@@ -88,7 +88,7 @@ class Records:
         return self.store.exists(f"results/{eval_hash}.json")
 
     def write_result(self, eval_hash: str, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Write a candidate's outcome once; returns what stands there."""
+        """Write a candidate's outcome once; returns the stored one."""
         return self._once(f"results/{eval_hash}.json", result)
 
     def tell(self, generation: int) -> dict[str, Any] | None:
@@ -96,7 +96,7 @@ class Records:
         return self._read(f"gen/{generation}/tell.json")
 
     def write_tell(self, generation: int, tell: Mapping[str, Any]) -> dict[str, Any]:
-        """Write what the optimizer is told once; returns what stands there."""
+        """Write a generation's tell once; returns the stored one, which may be an earlier writer's."""
         return self._once(f"gen/{generation}/tell.json", tell)
 
     def tells(self, before: int) -> list[dict[str, Any]]:
@@ -157,7 +157,7 @@ class Records:
 
 
 def told_values(tell: Mapping[str, Any]) -> list[tuple[tuple[float, ...], float]]:
-    """Genes and value of each candidate as the optimizer is told them; a failure (null) is +inf."""
+    """Genes and value of each candidate for the optimizer; a failure (null) is +inf."""
     return [
         (tuple(entry["genes"]), math.inf if entry["value"] is None else float(entry["value"]))
         for entry in tell["candidates"]

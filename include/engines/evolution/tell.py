@@ -91,7 +91,7 @@ def _keep(records: Records, settings: RunSettings, generation: int) -> tuple[lis
 
 
 def make_tell(settings: RunSettings, records: Records, ask: Mapping[str, Any]) -> dict[str, Any]:
-    """What the optimizer is told about a generation. Raises GenerationLost or BadInputError, see ``run``."""
+    """Make a generation's tell for the optimizer. Raises GenerationLost or BadInputError, see ``run``."""
     generation = ask["generation"]
     seen = {
         entry["eval_hash"]

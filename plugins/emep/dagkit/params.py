@@ -30,7 +30,7 @@ _ONE_GPU = "1: a merge or an evaluation uses one GPU. 0 runs on CPUs."
 
 
 def resources(*, search: bool = False, **defaults: Any) -> dict[str, Param]:
-    """Fields of every DAG: who is charged, how many GPUs of which kind, in what order, for how long.
+    """Fields of every DAG: project, number and kind of GPUs, priority and time limits.
 
     ``search``: the DAG evaluates candidates, the one engine that uses several GPUs.
     """

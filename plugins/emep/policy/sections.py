@@ -103,7 +103,7 @@ class ClassRestriction:
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """One queue: its classes, who preempts whom inside it, what its jobs get when they ask for nothing."""
+    """One queue: its classes, which of them preempt which, and defaults of its jobs."""
 
     weight: float = 1.0
     classes: tuple[str, ...] = ("high", "normal", "low")

@@ -93,7 +93,7 @@ class IncrementalPlanner:
             self._holdings.add_allocation(one, self.index)
 
     def change(self, allocation: Allocation) -> None:
-        """An allocation is told to yield, has saved a checkpoint, or has another deadline."""
+        """Replace an allocation that must yield, has saved a checkpoint, or has another deadline."""
         before = self._running[allocation.job.id]
         self._running[allocation.job.id] = allocation
         self._occupancy.change(before, allocation)

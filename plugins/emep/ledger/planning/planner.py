@@ -89,7 +89,7 @@ class Planner:
     """Plans for one API server; of several, one at a time."""
 
     def __init__(self, ledger: LedgerService, holder: str, plan: PlanFunction | None = None) -> None:
-        """``plan``: another one than the core's, which is told of everything anew each time."""
+        """``plan``: a function to use instead of the incremental core; it gets a whole snapshot each time."""
         self.ledger = ledger
         self.holder = holder
         self._plan = plan

@@ -81,7 +81,7 @@ class Mirror:
 
     @property
     def core(self) -> Core:
-        """The core as of the last ``refresh``; it is told what changes and keeps the rest."""
+        """The core as of the last ``refresh``; it receives changes and keeps the rest."""
         if self._core is None:
             raise RuntimeError("refresh the mirror before planning with it")
         return self._core

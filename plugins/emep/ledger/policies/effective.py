@@ -66,7 +66,7 @@ class EffectivePolicy:
 
     @property
     def overrides(self) -> Mapping[str, float]:
-        """Weights by entity, those too of which the file's policy knows nothing."""
+        """Weights by entity, including entities that the file's policy does not know."""
         return self._state[1]
 
     @property

@@ -147,7 +147,7 @@ def _fewest(sizes: npt.NDArray[Any], need: int) -> Iterator[tuple[int, ...]]:
 
 
 def _in_racks(room: Room, cells: IntArray, need: int) -> CellCounts:
-    """The choice in one rack, or in racks of which each is needed."""
+    """The choice in one rack, or in several racks that are all needed."""
     index = room.index
     plain = index.simple and not room.spread
     if plain and (room.node_free[index.cell_node[cells]] == room.available[cells]).all():

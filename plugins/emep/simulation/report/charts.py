@@ -100,7 +100,7 @@ def _axes(start: float, end: float, top: float, unit: str) -> str:
 
 
 def time_axis(start: float, end: float, y: float) -> str:
-    """Marks of virtual time under a plot, in the largest unit of which the span holds two."""
+    """Marks of virtual time under a plot, in the largest unit that fits twice into the span."""
     span = end - start
     size, unit = next(((s, u) for s, u in _TIME_UNITS if span >= 2 * s), _TIME_UNITS[-1])
     parts = [f'<path class="axis" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>']
