@@ -12,7 +12,7 @@ _.operator_extra_links, _.ui_color, _.execute_complete, _.on_kill, _.poke  # Air
 _.cleanup  # Airflow: triggers.
 _.get_link, ti_key  # Airflow: links of operators.
 _.get_weight, _.deserialize  # Airflow: weight rules and retry policies.
-_.fastapi_apps, _.listeners, _.priority_weight_strategies  # Airflow: the plugin's attributes.
+_.fastapi_apps, _.fastapi_root_middlewares, _.listeners, _.priority_weight_strategies  # Airflow: the plugin
 EmepDBManager  # Airflow: [database] external_db_managers names it.
 _.version_table_name, _.migration_dir, _.alembic_file, _.supports_table_dropping  # Airflow: its attributes.
 _.revision_heads_map  # The same.
