@@ -11,7 +11,7 @@ import pytest
 
 from engines.supervisor.scratch import Scratch
 
-SOURCE = Path(__file__).parents[3] / "include" / "engines" / "supervisor_scratch.py"
+SOURCE = Path(__file__).parents[3] / "include" / "engines" / "supervisor" / "scratch.py"
 PYTHON = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
 
 
