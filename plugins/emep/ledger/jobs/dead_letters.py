@@ -9,10 +9,10 @@ from typing import Any
 
 from sqlalchemy import func, select
 
+from emep.ledger.caches.pending_bound import too_many
 from emep.ledger.context import LedgerContext
 from emep.ledger.jobs.airflow_tasks import clear_task
 from emep.ledger.jobs.evictions import Evictions
-from emep.ledger.jobs.pending_bound import too_many
 from emep.ledger.states import LIVE_JOB_STATES, JobEvent, YieldCause
 from emep.ledger.store.database import LostRaceError, Transaction
 from emep.ledger.store.repository import current_allocation, get_job
