@@ -78,9 +78,9 @@ LIMITS = {
     "circle": 3,
     "folder": 18,
     "module": 400,
-    "bases": 4,
-    "arguments": 20,
-    "pronouns": 12,
+    "bases": 7,
+    "arguments": 42,
+    "pronouns": 0,
     "silent packages": 0,
 }
 GOALS = {
