@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from engines.contract import BadInputError
 from engines.merge.methods import METHODS, Base, Method, Parameter, Scope
 from engines.merge.methods.registry import Kind
 from engines.merge.ranges import check_ranges
+from engines.merge.recipe.parse import parse_recipe
 
 
 def recipe_for(method: Method, parameter: Parameter, search: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +52,7 @@ def test_every_parameter_of_every_method_takes_the_ranges_that_it_takes_the_valu
     for limit, bounds in ((parameter.low, [low - 0.1, high]), (parameter.high, [low, high + 0.1])):
         if limit is None:
             continue
-        with pytest.raises(BadInputError, match=r"must lie within .*range to search") as caught:
+        with pytest.raises(BadInputError, match=r"must (lie|be) .*range to search") as caught:
             check_ranges(recipe_for(method, parameter, {"search": bounds, "start": high}))
         assert (caught.value.field or "").endswith(parameter.name)
 
@@ -63,3 +65,24 @@ def test_a_range_inside_a_gradient_or_a_filter_is_held_to_the_same_limits() -> N
         assert density is not None
         with pytest.raises(BadInputError, match=r"1\.1 must lie within"):
             check_ranges(recipe_for(ties, density, value))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "value", "words"),
+    [
+        (0.0, 1.0, 1.5, r"1\.5 must lie within \[0, 1\]"),
+        (0.0, None, -0.5, r"-0\.5 must be at least 0"),
+        (None, 2.0, 2.5, r"2\.5 must be at most 2"),
+    ],
+)
+def test_a_value_out_of_bounds_is_told_the_bounds_that_there_are(
+    monkeypatch: pytest.MonkeyPatch, low: float | None, high: float | None, value: float, words: str
+) -> None:
+    ties = METHODS["ties"]
+    density = ties.parameter("density")
+    assert density is not None
+    others = tuple(entry for entry in ties.parameters if entry is not density)
+    bounded = replace(ties, parameters=(*others, replace(density, low=low, high=high)))
+    monkeypatch.setitem(METHODS, "ties", bounded)
+    with pytest.raises(BadInputError, match=words):
+        parse_recipe(recipe_for(bounded, density, value))  # type: ignore[arg-type]

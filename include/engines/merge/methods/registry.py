@@ -60,6 +60,15 @@ class Parameter:
     """Bounds, inclusive."""
     note: str = ""
 
+    def fault_of(self, number: float) -> str:
+        """What is wrong with a number outside the bounds, as the end of a sentence; empty within them."""
+        low, high = self.low, self.high
+        if (low is None or number >= low) and (high is None or number <= high):
+            return ""
+        if low is not None and high is not None:
+            return f"must lie within [{low:g}, {high:g}]"
+        return f"must be at least {low:g}" if low is not None else f"must be at most {high:g}"
+
 
 @dataclass(frozen=True)
 class Method:

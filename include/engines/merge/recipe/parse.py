@@ -217,9 +217,8 @@ class _Parser:
             raise wrong(where, no_number(value), self.file)
         if not math.isfinite(number):
             raise wrong(where, f"{value} is not a finite number", self.file)
-        low, high = parameter.low, parameter.high
-        if (low is not None and number < low) or (high is not None and number > high):
-            raise wrong(where, f"{number} must lie within [{low:g}, {high:g}]", self.file)
+        if fault := parameter.fault_of(number):
+            raise wrong(where, f"{number} {fault}", self.file)
         return number
 
     def _dtype(self, data: Mapping[str, Any], key: str) -> str | None:
