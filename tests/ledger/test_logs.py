@@ -178,7 +178,7 @@ def test_what_was_closed_takes_nothing_more_once_it_is_over(bench: Bench) -> Non
     job = bench.running()
     bench.ledger.logs.append(job.allocation_id, 0, b"all\n", final=True)
     bench.complete(job)
-    with pytest.raises(ConflictError, match="takes nothing more"):
+    with pytest.raises(ConflictError, match="its log accepts no more"):
         bench.ledger.logs.append(job.allocation_id, 4, b"more\n")
 
 
@@ -205,5 +205,5 @@ def test_the_log_of_a_pod_is_taken_until_a_triggerer_has_closed_it(bench: Bench)
     bench.complete(job)
     bench.clock.advance(POD_SECONDS - 1)
     assert bench.ledger.logs.append(job.allocation_id, 0, b"from the cluster\n", final=True) == 17
-    with pytest.raises(ConflictError, match="takes nothing more"):
+    with pytest.raises(ConflictError, match="its log accepts no more"):
         bench.ledger.logs.append(job.allocation_id, 17, b"invented\n")

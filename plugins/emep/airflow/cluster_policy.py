@@ -31,8 +31,8 @@ def task_policy(task: Any) -> None:
     from airflow.exceptions import AirflowClusterPolicyViolation
 
     raise AirflowClusterPolicyViolation(
-        f"Task {task.task_id!r} of DAG {task.dag_id!r} asks EMEP for GPUs and stands in Airflow's pool "
-        f"{task.pool!r}: with that pool full it could not even ask. Leave pool out, or write pool={POOL!r}."
+        f"Task {task.task_id!r} of DAG {task.dag_id!r} asks EMEP for GPUs but is in Airflow's pool "
+        f"{task.pool!r}: while that pool is full, it could not ask. Leave pool out, or write pool={POOL!r}."
     )
 
 

@@ -31,8 +31,8 @@ Reason = Annotated[str, Query(max_length=1000, pattern=_PRINTABLE, description="
 IfUnwanted = Annotated[
     bool,
     Query(
-        description="Only where the Airflow task that asked wants it no more (it was marked, cleared or"
-        " deleted); a job whose task goes on, or will be tried again, stays as it is."
+        description="Cancel only if the Airflow task that asked has given the job up (it was marked, cleared"
+        " or deleted). A job whose task goes on, or will be tried again, is not cancelled."
     ),
 ]
 RuntimeDep = Annotated[Runtime, Depends(current_runtime)]

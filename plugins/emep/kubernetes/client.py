@@ -93,7 +93,7 @@ def _chosen(cluster: Cluster, extras: Mapping[str, Any]) -> dict[str, Any]:
     both = [name for name in EXCLUSIVE if name in kept]
     if len(both) > 1:
         raise ConnectionUnusableError(
-            f"{cluster.words} has {' and '.join(both)}: keep one of them, each says where the cluster is"
+            f"{cluster.words} has {' and '.join(both)}: each of them names a cluster, so keep only one"
         )
     return kept
 

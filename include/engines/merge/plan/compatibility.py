@@ -171,7 +171,7 @@ def _check_tasks(given: _Input) -> tuple[dict[str, Any], dict[str, str], list[st
         file = str(uri_to_path(report[0].uri))
         raise BadInputError(
             f"input.report_tasks: {len(shared)} item(s) are in the search tasks too, first {shared[0]!r}; "
-            "a score on items that were searched on says nothing, split them",
+            "scores on items that the search has used are too good; split the items",
             code="shared_items",
             file=file,
             field="report_tasks",

@@ -102,8 +102,8 @@ def print_leaving(allocation: Mapping[str, Any], nodes: Collection[str]) -> None
         where, name = ", ".join(dict.fromkeys(held)), allocation["id"]
         print(
             f"{count_of(len(held), 'GPU')} of {where} held by allocation {name} of job "
-            f"{allocation['job_id']} (runtime external), which is {allocation['state']}: its asker has not "
-            f"said that nothing of it runs any more (POST /allocations/{name}/gone)"
+            f"{allocation['job_id']} (runtime external), which is {allocation['state']}: its client has not "
+            f"confirmed yet that its work is gone (POST /allocations/{name}/gone)"
         )
 
 

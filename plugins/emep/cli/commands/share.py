@@ -88,7 +88,7 @@ def _show(args: argparse.Namespace, document: dict[str, Any]) -> int:
     print_table(COLUMNS, [row(one) for one in entities], optional=optional)
     for one in document["overrides"]:
         why = f": {one['reason']}" if one["reason"] else ""
-        idle = "" if one["effective"] else " (the policy knows no such entity: it weighs nothing)"
+        idle = "" if one["effective"] else " (no effect: the policy has no such entity)"
         print(f"{one['entity']} has weight {one['weight']:g} by {one['set_by']}{why}{idle}")
     return 0
 

@@ -88,8 +88,8 @@ class Logs:
         limit = POD_SECONDS if allocation.runtime == "kubernetes" else LATE_SECONDS
         if allocation.log_closed or late > limit:
             raise ConflictError(
-                f"allocation {allocation.id} is {allocation.state}: its lease is over, and its log takes "
-                "nothing more",
+                f"allocation {allocation.id} is {allocation.state}: its lease is over, and its log "
+                "accepts no more",
                 code="log_closed",
             )
 
