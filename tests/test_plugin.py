@@ -36,7 +36,7 @@ heavy = {"fastapi", "sqlalchemy", "httpx", "kubernetes", "torch", "numpy", "pyda
 ours = sorted(name for name in sys.modules if name.startswith("emep"))
 print(sorted(heavy), "airflow.api_fastapi" in set(sys.modules) - before, ours)
 """
-    assert run(code) == "[] False ['emep', 'emep.airflow.cluster_policy', 'emep.plugin']"
+    assert run(code) == "[] False ['emep', 'emep.airflow', 'emep.airflow.cluster_policy', 'emep.plugin']"
 
 
 def test_the_loader_finds_the_plugin_and_shadows_no_module() -> None:

@@ -25,7 +25,7 @@ _RANK = re.compile(r"rank-\d+")
 def check_own_folder(folder: Path, *, field: str = "output") -> None:
     """Refuse a hidden folder that is none of this user's: a link, a file, another user's folder.
 
-    What lies in such a folder is truncated and removed, so whoever may put one there could choose what is.
+    What lies in such a folder is truncated and removed, so a user who may put one there could choose what is.
     Raises BadInputError; one that does not exist is fine.
     """
     try:

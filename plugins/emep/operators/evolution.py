@@ -24,7 +24,7 @@ class AskOperator(FairShareGpuOperator):
 
     It skips itself, and by the trigger rules all after it, in a generation that the run does not ask for, and
     where ``nothing_to_search`` is true of the run's Params.
-    (The first task of the run skips those at once; this is for tasks that somebody has cleared.)
+    (The first task of the run skips those at once; this is for tasks that were cleared by hand.)
     """
 
     def __init__(

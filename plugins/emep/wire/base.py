@@ -46,7 +46,7 @@ def check_printable(text: str) -> str:
     return text
 
 
-# Bounds that every database can hold; nobody runs a job for a century or owns 4 EiB of memory.
+# Bounds that every database can hold; no job runs for a century or needs 4 EiB of memory.
 Duration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0, le=3.2e9)]
 Memory = Annotated[int, BeforeValidator(parse_memory), Field(ge=0, le=2**62)]
 Moment = Annotated[AwareDatetime, BeforeValidator(_moment), Field(strict=False)]

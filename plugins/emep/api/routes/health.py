@@ -48,7 +48,7 @@ async def check(
 
 def _look(runtime: Runtime, since: int | None) -> Checkup:
     if since is None:
-        # What the tick finds now is news to somebody who begins now.
+        # What the tick finds now is news to a watch that begins now.
         since = check_up(runtime.ledger.context, None).cursor
     runtime.ledger.housekeeping.tick()
     return check_up(runtime.ledger.context, since)

@@ -83,7 +83,7 @@ def write_folder(
     target, read = Path(folder), tuple(inputs)
     check_folder(target, force=force, inputs=read)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Names that nobody else has: what lies there already is somebody's.
+    # Names of this command's own: what lies there under others belongs to a person.
     beside = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
     former = target.parent / f".{target.name}.{uuid.uuid4().hex}.old"
     beside.mkdir()
