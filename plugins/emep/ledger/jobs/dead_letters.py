@@ -42,8 +42,8 @@ class DeadLetters:
 
         Running work is told to checkpoint and returns to its place; what has ended waits again, or, where an
         Airflow task asked for it, that task is cleared and asks again. Raises ConflictError for a job that
-        waits, has completed, can never run, or is being ended by another caller; TooManyError where its own user
-        puts it back and has as many jobs that wait as the policy allows.
+        waits, has completed, can never run, or is being ended by another caller; TooManyError where its own
+        user puts it back and has as many jobs that wait as the policy allows.
         """
         why = reason or f"requeued by {actor}"
 
