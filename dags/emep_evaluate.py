@@ -20,7 +20,9 @@ from emep.dagkit.settings import dag_arguments
 )
 def emep_evaluate():
     """Check, then evaluate."""
-    tasks.compatibility_check(gpus_for="evaluate") >> tasks.evaluate("evaluate", inputs.evaluate_input())
+    tasks.compatibility_check(gpus_for="evaluate") >> tasks.evaluate(
+        "evaluate", inputs.evaluate_input(), run_note=True
+    )
 
 
 emep_evaluate()

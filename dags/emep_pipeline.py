@@ -40,7 +40,9 @@ def emep_pipeline():
     # The best is skipped where nothing is searched; the first merge is then the one that is evaluated.
     scored = {"trigger_rule": "none_failed_min_one_success"}
     [first, best] >> tasks.evaluate("evaluate", inputs.evolved_evaluate_input(), **scored)
-    [first, best] >> tasks.evaluate("scoreboard", inputs.scoreboard_input(), engine="benchmark", **scored)
+    [first, best] >> tasks.evaluate(
+        "scoreboard", inputs.scoreboard_input(), engine="benchmark", run_note=True, **scored
+    )
 
 
 emep_pipeline()

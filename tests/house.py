@@ -78,8 +78,8 @@ LIMITS = {
     "circle": 3,
     "folder": 18,
     "module": 400,
-    "bases": 7,
-    "arguments": 42,
+    "bases": 4,
+    "arguments": 20,
     "pronouns": 0,
     "silent packages": 0,
 }

@@ -107,6 +107,17 @@ def test_a_task_links_to_its_job_and_its_jobs_log() -> None:
     assert [link.get_link(operator, ti_key=None) for link in operator.operator_extra_links] == ["", ""]
     operator.job_id = "job1"
     assert [link.get_link(operator, ti_key=None) for link in operator.operator_extra_links] == [
-        "/emep/api/v1/jobs/job1",
+        "/emep/jobs/job1",
         "/emep/api/v1/jobs/job1/logs",
     ]
+
+
+def test_links_stand_below_the_path_that_airflow_is_served_at(monkeypatch) -> None:
+    from emep.airflow.links import JobLink
+
+    from emep.operators.fair_share import FairShareGpuOperator
+
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://example.org/airflow/")
+    operator = FairShareGpuOperator(task_id="t", engine="merge")
+    operator.job_id = "job1"
+    assert JobLink().get_link(operator, ti_key=None) == "/airflow/emep/jobs/job1"

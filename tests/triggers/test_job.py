@@ -21,7 +21,8 @@ from tests.builders.real_api import real_api
 
 from emep.hooks.job_watch import Hub, Subscription
 from emep.triggers import job as trigger_module
-from emep.triggers.job import POSITION_KEY, JobTrigger, describe
+from emep.triggers.job import POSITION_KEY, JobTrigger
+from emep.triggers.waiting import describe
 from emep.wire.base import JobState
 from emep.wire.jobs import JobRequest
 
@@ -86,7 +87,7 @@ async def until(condition: Any) -> None:
 async def started(trigger: JobTrigger) -> asyncio.Task[Any]:
     """The trigger at work, once it has said something of its job."""
     task = asyncio.create_task(event_of(trigger))
-    await until(lambda: trigger._said)
+    await until(lambda: trigger._news.sentence)
     return task
 
 

@@ -21,7 +21,7 @@ from emep.api.auth import authenticate
 from emep.api.guarded import GuardedRoute
 from emep.api.half_open import end_half_open
 from emep.api.limits import EndUnread
-from emep.api.routes import allocations, dead_letters, health, jobs, leases, nodes, shares, system
+from emep.api.routes import allocations, dead_letters, health, jobs, leases, nodes, pages, shares, system
 from emep.api.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ def create_app(runtime: Runtime | None = None) -> FastAPI:
     problems.install(app)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]
     app.include_router(system.root)
+    app.include_router(pages.router)
     for router in (
         jobs.router,
         nodes.router,

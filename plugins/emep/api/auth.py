@@ -40,7 +40,7 @@ class Caller:
 
 
 PUBLIC_ENDPOINTS: set[Callable[..., Any]] = set()
-"""Endpoints that answer without credentials; only the health check belongs here."""
+"""Endpoints that answer without credentials; only the health check and a page's script belong here."""
 
 
 def public(endpoint: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,10 +11,12 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from starlette.exceptions import HTTPException
 
+from emep.ui.error_page import error_page
+from emep.ui.html import HEADERS
 from emep.wire.errors import EmepError, TooManyError
 
 log = logging.getLogger(__name__)
@@ -33,6 +35,18 @@ def problem(
 ) -> JSONResponse:
     """An answer of that status with its problem details."""
     document = _document(status, title, detail, code, extra)
+    return JSONResponse(document, status, dict(headers or {}), MEDIA_TYPE)
+
+
+def _answer(
+    request: Request, document: Mapping[str, Any], headers: Mapping[str, str] | None = None
+) -> Response:
+    """The problem details; as a page with the sentence where a browser opens an address."""
+    status = int(document["status"])
+    if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
+        root = request.scope.get("root_path", "")
+        text = error_page(status, document["title"], document["detail"], request.url.path, root)
+        return HTMLResponse(text, status, {**(headers or {}), **HEADERS})
     return JSONResponse(document, status, dict(headers or {}), MEDIA_TYPE)
 
 
@@ -67,8 +81,8 @@ def invalid_document(errors: Sequence[Any]) -> dict[str, Any]:
     )
 
 
-async def emep_error(_: Request, error: Exception) -> JSONResponse:
-    """Answer an error that the ledger or the API raised."""
+async def emep_error(request: Request, error: Exception) -> Response:
+    """A refusal of the ledger's or the API's own."""
     assert isinstance(error, EmepError)  # noqa: S101
     headers = {}
     if error.status == HTTPStatus.UNAUTHORIZED:
@@ -77,20 +91,20 @@ async def emep_error(_: Request, error: Exception) -> JSONResponse:
         headers["Retry-After"] = RETRY_AFTER_SECONDS
     if isinstance(error, TooManyError):
         headers["Retry-After"] = str(error.retry_after)
-    return JSONResponse(document_of(error), error.status, headers, MEDIA_TYPE)
+    return _answer(request, document_of(error), headers)
 
 
-async def http_error(_: Request, error: Exception) -> JSONResponse:
-    """Answer a refusal of the framework: unknown paths, methods, bodies that are no JSON."""
+async def http_error(request: Request, error: Exception) -> Response:
+    """What the framework refuses: unknown paths, methods, bodies that are no JSON."""
     assert isinstance(error, HTTPException)  # noqa: S101
     title = HTTPStatus(error.status_code).phrase
-    return problem(error.status_code, title, str(error.detail), headers=error.headers)
+    return _answer(request, _document(error.status_code, title, str(error.detail), "", {}), error.headers)
 
 
-async def validation_error(_: Request, error: Exception) -> JSONResponse:
-    """Answer for fields of the wrong type, size or name; lists all, and names the first in the sentence."""
+async def validation_error(request: Request, error: Exception) -> Response:
+    """Fields of the wrong type, size or name: all of them, the first one in the sentence."""
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    return JSONResponse(invalid_document(error.errors()), 422, media_type=MEDIA_TYPE)
+    return _answer(request, invalid_document(error.errors()))
 
 
 def _describe(entry: Mapping[str, Any]) -> dict[str, str]:

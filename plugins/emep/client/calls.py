@@ -15,7 +15,7 @@ from emep.client.call import at as _at
 if TYPE_CHECKING:
     from emep.wire.allocations import Completion, Heartbeat, HeartbeatAnswer, LogChunk, LogReceipt
     from emep.wire.health import Checkup
-    from emep.wire.jobs import Changes, Explanation, JobRequest, JobView, Page
+    from emep.wire.jobs import Changes, Explanation, Explanations, JobRequest, JobView, Page
     from emep.wire.leases import LeaseAnswer, Loss, NodeReadiness
     from emep.wire.nodes import HealthReport, NodeRequest, NodeView, PollAnswer, PollRequest, ReportAnswer
     from emep.wire.operations import BatchAnswer
@@ -32,9 +32,11 @@ __all__ = [
     "dag",
     "dag_run",
     "explain",
+    "explain_jobs",
     "gone",
     "heartbeat",
     "job",
+    "job_events",
     "jobs",
     "lease",
     "leaving",
@@ -103,6 +105,16 @@ def changes(since: int, timeout: float = 20.0, ids: Collection[str] | None = Non
 def explain(job_id: str) -> Call[Explanation]:
     """Why a job waits, every term of its score, its estimated start."""
     return Call("GET", _at("jobs", job_id, "explain"), "Explanation")
+
+
+def explain_jobs(ids: Collection[str]) -> Call[Explanations]:
+    """The same for several jobs at once, out of one plan."""
+    return Call("GET", "/jobs:explain", "Explanations", params={"ids": ",".join(ids)})
+
+
+def job_events(job_id: str, limit: int = 200) -> Call[Page]:
+    """What happened to a job, newest first."""
+    return Call("GET", _at("jobs", job_id, "events"), "Page", params={"limit": limit})
 
 
 def cancel(job_id: str, reason: str = "", if_unwanted: bool = False) -> Call[JobView]:

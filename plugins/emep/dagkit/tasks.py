@@ -85,7 +85,7 @@ def merge(task_id: str, input: inputs.Built, name: str) -> FairShareGpuOperator:
 def evaluate(
     task_id: str, input: inputs.Built, engine: str = "evaluate", **fields: Any
 ) -> FairShareGpuOperator:
-    """One evaluation, in a job of its own: isolated from merging."""
+    """One evaluation, in a job of its own: isolated from merging. ``run_note``: its metrics are the run's."""
     return FairShareGpuOperator(
         task_id=task_id,
         engine=engine,

@@ -22,7 +22,7 @@ from emep.hooks.emep import async_client
 if TYPE_CHECKING:
     from emep.client import AsyncEmepClient
     from emep.wire.allocations import LogChunk
-    from emep.wire.jobs import JobView
+    from emep.wire.jobs import Explanation, JobView
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,9 @@ BEYOND = 2**53
 MAX_BACKOFF = 15.0
 CONCURRENT_READS = 16
 """Log and job reads in flight for all triggers together."""
+GATHER_SECONDS = 1.0
+"""How long questions why a job waits are gathered: one plan answers all of them."""
+EXPLAINED_AT_ONCE = 500
 
 
 class Subscription:
@@ -76,6 +79,8 @@ class Hub:
         self._watching = asyncio.Event()
         self._watch_task: asyncio.Task[None] | None = None
         self._cursor: int | None = None
+        self._asked: dict[str, asyncio.Future[Explanation | None]] = {}
+        self._asking: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def get(cls, conn_id: str) -> Hub:
@@ -130,6 +135,33 @@ class Hub:
         client = await self.client()
         async with self._reads:
             return await client.logs(allocation_id, offset)
+
+    async def explanation(self, job_id: str) -> Explanation | None:
+        """Why a job waits; None where no answer comes. Questions of a second are one call."""
+        if not self._asked:
+            task = asyncio.create_task(self._explain(), context=contextvars.Context())
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+        answer = self._asked.setdefault(job_id, asyncio.get_running_loop().create_future())
+        # A trigger that is cancelled must not take the answer from another one of the same job.
+        return await asyncio.shield(answer)
+
+    async def _explain(self) -> None:
+        await asyncio.sleep(GATHER_SECONDS)
+        asked, self._asked = self._asked, {}
+        found: dict[str, Explanation] = {}
+        try:
+            client = await self.client()
+            ids = list(asked)
+            for first in range(0, len(ids), EXPLAINED_AT_ONCE):
+                answer = await client.explain_jobs(ids[first : first + EXPLAINED_AT_ONCE])
+                found.update((one.job_id, one) for one in answer.items)
+        except Exception as error:
+            log.debug("EMEP does not say why jobs wait: %s", error)
+        finally:
+            for job_id, future in asked.items():
+                if not future.done():
+                    future.set_result(found.get(job_id))
 
     async def client(self) -> AsyncEmepClient:
         """The one client of this hub, opened at its first use."""

@@ -110,6 +110,7 @@ class AsksForGpus(RendersInWords):
         """
         from emep.client import EmepApiError
         from emep.operators.outage import through_outage
+        from emep.triggers.waiting import introduction
 
         log = self.log  # type: ignore[attr-defined]
         try:
@@ -119,6 +120,8 @@ class AsksForGpus(RendersInWords):
                 raise AirflowFailException(str(error)) from None
             raise
         self.job_id = job.id
+        for line in introduction(job):
+            log.info(line)
         through_outage(lambda: self._end_earlier_tries(api, request, job.id), log)
         return job
 

@@ -17,9 +17,12 @@ from emep.hooks.emep import DEFAULT_CONNECTION, client
 from emep.operators.asking import AsksForGpus, engine_spec, on_one_node
 from emep.operators.job_arguments import OPERATOR_FIELDS, retries_by_policy, takes_job_fields
 from emep.operators.links import LINKS
-from emep.triggers.job import JobTrigger, describe, labels
+from emep.results.summary import summary
+from emep.triggers.job import JobTrigger
 from emep.triggers.log_stream import LogStream
 from emep.triggers.outcome import Outcome, outcome_of
+from emep.triggers.run_note import REFUSED, write_note
+from emep.triggers.waiting import JobNews
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -43,7 +46,8 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
     becomes the XCom, such as ``metrics.batches``; by default all of it. Every other field is one of the
     job's, templated; what is left out is the policy's default. Bad input (exit 65) and a request that is
     refused fail the task without a retry. ``execution_timeout`` counts from the task's start, waiting
-    included; EMEP enforces it. ``retries`` and their pauses are the policy file's.
+    included; EMEP enforces it. ``run_note`` writes the metrics as the run's note. ``retries`` and their
+    pauses are the policy file's.
     """
 
     template_fields: Sequence[str] = (
@@ -76,6 +80,7 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
         if_empty: Any = None,
         inline_wait: float = INLINE_SECONDS,
         worker_end: bool = False,
+        run_note: bool = False,
         conn_id: str = DEFAULT_CONNECTION,
         **kwargs: Any,
     ) -> None:
@@ -93,6 +98,7 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
         self.if_empty = if_empty
         self.inline_wait = inline_wait
         self.worker_end = worker_end
+        self.run_note = run_note
         self.conn_id = conn_id
 
     def execute(self, context: Context) -> Any:
@@ -107,8 +113,8 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
         request = self.request(context)
         with client(self.conn_id) as api:
             job = self.ask(api, request)
-            stream = LogStream()
-            job = self._stay(api, job, stream)
+            stream, news = LogStream(), JobNews()
+            job = self._stay(api, job, stream, news)
         if _ended(job):
             return self.finish(context, job)
         self.keep_position(context, stream.handed_over())
@@ -118,11 +124,13 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
                 conn_id=self.conn_id,
                 deferred_at=time.time(),
                 log_position=stream.handed_over(),
+                said=news.handed_over(),
                 return_field=self.return_field,
                 if_empty=self.if_empty,
                 push_result=self.do_xcom_push,
                 mapped=not _in_mapped_task(context) and next(self.iter_mapped_dependants(), None) is not None,
                 worker_end=self.worker_end,
+                run_note=self.run_note,
             ),
             method_name="execute_complete",
         )
@@ -157,8 +165,23 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
         """
         outcome = outcome_of(job, self.return_field, self.if_empty)
         if outcome.succeeded:
+            self._show_result(context, job)
             return self.value(context, outcome)
         raise (AirflowException if outcome.retry else AirflowFailException)(outcome.sentence)
+
+    def _show_result(self, context: Context, job: JobView) -> None:
+        """The Result in words at the log's end, and as the run's note where that is wanted."""
+        self._show(summary(job.result))
+        if not self.run_note:
+            return
+        ti = context["ti"]
+        task = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id}
+        try:
+            with client(self.conn_id) as api:
+                write_note(api, task, job.result, self.log)
+        except Exception as error:
+            # What is only for the eye must not fail work that is done.
+            self.log.info(REFUSED, error)
 
     def value(self, context: Context, outcome: Outcome) -> Any:
         """What a success returns; for subclasses that do more (they set ``worker_end``)."""
@@ -177,27 +200,30 @@ class FairShareGpuOperator(AsksForGpus, BaseOperator):
         """The SPEC of the engine."""
         return engine_spec(self)
 
-    def _stay(self, api: EmepClient, job: JobView, stream: LogStream) -> JobView:
-        """Watch the job from the worker until it ends or ``inline_wait`` is over, and copy its log.
-
-        An outage of the API ends the watch: the job goes on, and the trigger follows it.
-        """
+    def _stay(self, api: EmepClient, job: JobView, stream: LogStream, news: JobNews) -> JobView:
+        """Watch the job from the worker until it has ended or ``inline_wait`` is over; its log goes to the
+        task's. An API that is away ends the watch: the job goes on, and its trigger follows it."""
         from emep.operators.outage import is_outage
 
         try:
-            return self._watch(api, job, stream)
+            return self._watch(api, job, stream, news)
         except Exception as error:
             if not is_outage(error):
                 raise
             self.log.warning("Job %s cannot be watched now (%s); its trigger follows it", job.id, error)
             return job
 
-    def _watch(self, api: EmepClient, job: JobView, stream: LogStream) -> JobView:
-        until, pause, said = time.monotonic() + self.inline_wait, _POLL[0], ""
+    def _watch(self, api: EmepClient, job: JobView, stream: LogStream, news: JobNews) -> JobView:
+        until, pause, explained = time.monotonic() + self.inline_wait, _POLL[0], ""
         while True:
-            if (sentence := describe(job)) != said:
-                said = sentence
-                self.log.info("%s%s", sentence, labels(job))
+            if job.state.value != "pending":
+                self._show(news.of_state(job))
+            elif job.reason_code not in ("", explained):
+                # The planner has looked at it, and has left it waiting.
+                explained = job.reason_code
+                why = api.explain(job.id)
+                if why.state.value == "pending":
+                    self._show(news.of_waiting(job, why))
             self._read_log(api, job, stream)
             if _ended(job):
                 last_lines = time.monotonic() + LAST_LINES_SECONDS

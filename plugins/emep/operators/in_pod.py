@@ -75,6 +75,7 @@ def trigger(
         push_result=task.do_xcom_push,
         mapped=mapped,
         worker_end=task.worker_end,
+        run_note=task.run_note,
         plan=plan.to_dict(),
         cluster=cluster,
     )

@@ -21,6 +21,7 @@ from emep.operators.asking import AsksForGpus, engine_spec, on_one_node
 from emep.operators.job_arguments import OPERATOR_FIELDS, retries_by_policy, takes_job_fields
 from emep.operators.links import LINKS
 from emep.operators.pod_parts import PLACEHOLDER, as_json, gpus_of, placeholder_lease
+from emep.results.summary import summary
 from emep.triggers.log_stream import LogStream
 from emep.triggers.outcome import outcome_of
 from emep.triggers.pod import PodTrigger
@@ -190,6 +191,8 @@ class NVLinkKubernetesPodOperator(AsksForGpus, KubernetesPodOperator):
         field = self.return_field if self.engine is not None or self.supervised else XCOM_FIELD
         outcome = outcome_of(job, field if self.do_xcom_push else "", self.if_empty)
         if outcome.succeeded:
+            for line in summary(job.result):
+                self.log.info(line)
             return outcome.value if self.do_xcom_push else None
         raise (AirflowException if outcome.retry else AirflowFailException)(outcome.sentence)
 

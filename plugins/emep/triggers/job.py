@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
+from emep.results.summary import summary
 from emep.triggers.log_stream import LogStream
 from emep.triggers.outcome import Outcome, outcome_of
+from emep.triggers.run_note import REFUSED, write_note_async
 from emep.triggers.shown_lines import log_files, logger_of, shown
+from emep.triggers.waiting import JobNews
 
 if TYPE_CHECKING:
     from emep.hooks.job_watch import Hub, Subscription
@@ -31,7 +34,14 @@ LOG_PAUSES = (1.0, 10.0)
 LAST_LINES_WAIT = 5.0
 """Seconds for the last lines of a job that has ended."""
 READ_AGAIN = 300.0
-"""Seconds without news after which the job is read anyway, so that a defective watch holds up no task."""
+"""Seconds without news after which the job is read all the same: no defect of a watch may hold a task for
+ever."""
+EXPLAIN_EVERY = 60.0
+"""Seconds between two looks at why a job waits. All triggers look at the same time, and share one call."""
+EXPLAIN_AGAIN = 5.0
+"""Seconds after one look before the next, whatever the ledger says meanwhile."""
+NOTE_SECONDS = 20.0
+"""How long a success may wait for the run's note."""
 POSITION_EVERY = 60.0
 POSITION_KEY = "emep_log_position"
 
@@ -39,10 +49,11 @@ POSITION_KEY = "emep_log_position"
 class JobTrigger(BaseTrigger):
     """Waits for one job of the ledger to end.
 
-    ``deferred_at`` is seconds since the Unix epoch. ``return_field`` is the part of the Result that becomes
-    the XCom (``metrics.batches``; empty: all of it), ``if_empty`` what stands in for an empty one. ``mapped``
-    records the value's length, for tasks that are mapped over it. ``worker_end`` sends successes through the
-    worker as well, for whatever only a worker can do.
+    ``deferred_at`` is seconds since the Unix epoch; ``said`` is what the worker has said of the job already.
+    ``return_field`` is the part of the Result that becomes the XCom (``metrics.batches``; empty: all of it),
+    ``if_empty`` what stands in for an empty one. ``mapped`` records the value's length, for tasks that are
+    mapped over it. ``worker_end`` sends successes through the worker as well, for what only a worker can do.
+    ``run_note`` writes the metrics as the run's note too.
     """
 
     def __init__(
@@ -52,26 +63,34 @@ class JobTrigger(BaseTrigger):
         conn_id: str,
         deferred_at: float,
         log_position: dict[str, Any] | None = None,
+        said: dict[str, Any] | None = None,
         return_field: str = "",
         if_empty: Any = None,
         push_result: bool = True,
         mapped: bool = False,
         worker_end: bool = False,
+        run_note: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.job_id = job_id
         self.conn_id = conn_id
         self.deferred_at = deferred_at
         self.log_position = log_position
+        self.said = said
         self.return_field = return_field
         self.if_empty = if_empty
         self.push_result = push_result
         self.mapped = mapped
         self.worker_end = worker_end
+        self.run_note = run_note
         self._stream = LogStream.at(log_position)
         self._before: list[Path] = []
         """Log files of triggerers that have shown some of the job's log before this one."""
-        self._said = ""
+        self._news = JobNews(said)
+        self._reason_code: str | None = None
+        """Of the last reason that was explained; None: none was."""
+        self._explaining: asyncio.Task[None] | None = None
+        self._looked_at = time.time() - EXPLAIN_AGAIN
         self._ended = False
         self._position_kept = time.monotonic()
 
@@ -82,11 +101,13 @@ class JobTrigger(BaseTrigger):
             "conn_id",
             "deferred_at",
             "log_position",
+            "said",
             "return_field",
             "if_empty",
             "push_result",
             "mapped",
             "worker_end",
+            "run_note",
         )
         return "emep.triggers.job.JobTrigger", {name: getattr(self, name) for name in names}
 
@@ -96,6 +117,7 @@ class JobTrigger(BaseTrigger):
         self._ended = True
         outcome = outcome_of(job, self.return_field, self.if_empty)
         if outcome.succeeded and not self.worker_end and await self._push(outcome):
+            await self._show_result(job)
             yield TaskSuccessEvent()
             return
         await asyncio.sleep(max(0.0, self.deferred_at + EARLIEST_WORKER_LEG - time.time()))
@@ -117,6 +139,8 @@ class JobTrigger(BaseTrigger):
                     raise
                 self.log.warning("Job %s cannot be followed (%s); trying again", self.job_id, error)
                 await asyncio.sleep(5.0)
+            finally:
+                self._end_explaining()
 
     async def _follow(self, hub: Hub, subscription: Subscription) -> JobView:
         from emep.wire.base import ENDED_STATES
@@ -126,7 +150,7 @@ class JobTrigger(BaseTrigger):
         known_at = time.monotonic()
         while True:
             job = subscription.job or job
-            self._say(job)
+            self._say(hub, job)
             if job.state in ENDED_STATES:
                 await self._last_lines(hub, job)
                 return job
@@ -134,7 +158,8 @@ class JobTrigger(BaseTrigger):
             pause = LOG_PAUSES[0] if await self._read_log(hub, job) else min(LOG_PAUSES[1], pause * 1.5)
             await self._keep_position()
             reading = job.started_at is not None and not self._stream.complete
-            if await subscription.changed(pause if reading else min(60.0, READ_AGAIN)):
+            rest = self._until_explained(job) if job.state.value == "pending" else 60.0
+            if await subscription.changed(pause if reading else min(rest, READ_AGAIN)):
                 known_at = time.monotonic()
             elif time.monotonic() - known_at < READ_AGAIN:
                 continue
@@ -150,12 +175,43 @@ class JobTrigger(BaseTrigger):
         It is called repeatedly with the same state, so it must not repeat what it has done.
         """
 
-    def _say(self, job: JobView) -> None:
-        """Log the job's state whenever it, or the reason for it, has changed."""
-        sentence = describe(job)
-        if sentence != self._said:
-            self._said = sentence
-            self.log.info("%s%s", sentence, labels(job))
+    def _say(self, hub: Hub, job: JobView) -> None:
+        """What the task's log does not say yet of the job's state, or of why it waits."""
+        if job.state.value != "pending":
+            self._end_explaining()
+            self._reason_code = None
+            self._write(self._news.of_state(job))
+        elif self._explaining is None and self._until_explained(job) <= 0:
+            self._reason_code, self._looked_at = job.reason_code, time.time()
+            # Beside the rest, so that a grant meanwhile is acted on at once.
+            self._explaining = asyncio.create_task(self._explain(hub, job))
+
+    async def _explain(self, hub: Hub, job: JobView) -> None:
+        why = await hub.explanation(self.job_id)
+        self._explaining = None
+        if why is not None and why.state.value == "pending":
+            self._write(self._news.of_waiting(job, why))
+        elif not self._news.sentence:
+            self._write(self._news.of_state(job))
+
+    def _end_explaining(self) -> None:
+        if self._explaining is not None:
+            self._explaining.cancel()
+            self._explaining = None
+
+    def _write(self, lines: list[str]) -> None:
+        for line in lines:
+            self.log.info(line)
+
+    def _until_explained(self, job: JobView) -> float:
+        """Seconds until the job is explained: soon where its reason is another, else with all others."""
+        now = time.time()
+        if job.reason_code and job.reason_code != self._reason_code:
+            due = self._looked_at + EXPLAIN_AGAIN
+        else:
+            due = (self._looked_at // EXPLAIN_EVERY + 1) * EXPLAIN_EVERY
+        # However the clock was set meanwhile.
+        return min(EXPLAIN_EVERY, max(0.0, due - now))
 
     async def _read_log(self, hub: Hub, job: JobView) -> bool:
         """Show what is new in the log of the job's allocation; True if there was something."""
@@ -186,6 +242,19 @@ class JobTrigger(BaseTrigger):
             logger = logger_of(str(self._stream.allocation_id))
             for line in lines:
                 logger.info(line)
+
+    async def _show_result(self, job: JobView) -> None:
+        """The Result in words at the log's end, and as the run's note where that is wanted."""
+        self._write(summary(job.result))
+        if self.run_note and self.task_instance is not None:
+            from emep.hooks.emep import async_client
+
+            try:
+                async with asyncio.timeout(NOTE_SECONDS), await async_client(self.conn_id) as client:
+                    await write_note_async(client, self._task_key(), job.result, self.log)
+            except Exception as error:
+                # What is only for the eye must not fail work that is done.
+                self.log.info(REFUSED, error)
 
     async def _push(self, outcome: Outcome) -> bool:
         """Push the value as the task's XCom; False if it cannot be mapped over, which the worker reports."""
@@ -277,30 +346,6 @@ class JobTrigger(BaseTrigger):
         async with await async_client(self.conn_id) as client:
             await client.cancel(self.job_id, "the Airflow task was ended by a user")
         self.log.info("Job %s is cancelled", self.job_id)
-
-
-def labels(job: JobView) -> str:
-    """The ids by which a log line can be matched with the job's lines elsewhere."""
-    names = ("trace_id", "experiment_id", "job_type")
-    text = " ".join(f"{name}={value}" for name in names if (value := getattr(job, name)))
-    return f" [{text}]" if text else ""
-
-
-def describe(job: JobView) -> str:
-    """The state of a job in one sentence."""
-    where = (
-        f" on {', '.join(f'{gpu.node}:{gpu.index}' for gpu in job.gpus) or ', '.join(job.nodes)}"
-        if job.nodes
-        else ""
-    )
-    again = f" (epoch {job.epoch})" if job.epoch > 1 else ""
-    state = job.state.value
-    if state == "pending":
-        return f"Job {job.id} waits{again}: {job.reason or 'for the next plan'}"
-    if state in ("starting", "running"):
-        return f"Job {job.id} is {state}{where}{again}"
-    why = f": {job.reason}" if job.reason not in ("", state) else ""
-    return f"Job {job.id} is {state}{again}{why}"
 
 
 def _gone(error: Exception) -> bool:

@@ -173,6 +173,21 @@ class ReasonView(BaseModel):
     text: str
 
 
+class HolderView(BaseModel):
+    """A job that holds GPUs which a waiting job could use."""
+
+    job_id: str
+    user: str
+    project: str
+    job_type: str
+    gpu_count: int
+    nodes: list[str]
+    until: datetime | None
+    """When its time limit ends it at the latest; None: it has no limit."""
+    yielding: bool = False
+    """It was told to save a checkpoint and exit."""
+
+
 class Explanation(BaseModel):
     """``GET /jobs/{id}/explain``."""
 
@@ -182,6 +197,8 @@ class Explanation(BaseModel):
     experiment_id: str = ""
     job_type: str = ""
     position: int | None
+    waiting: int = 0
+    """Jobs in the queue, this one included."""
     reasons: list[ReasonView]
     class_value: float
     deficit: float | None
@@ -192,3 +209,26 @@ class Explanation(BaseModel):
     estimate_text: str
     sentence: str
     """All of it in one line, for people."""
+    holders: list[HolderView] = Field(default_factory=list)
+    """Jobs that hold GPUs which this one could use, the first to end first; at most 20."""
+    holder_count: int = 0
+    """How many such jobs there are."""
+
+
+class Explanations(BaseModel):
+    """``GET /jobs:explain``: jobs that are not known are left out."""
+
+    items: list[Explanation]
+
+
+class EventView(BaseModel):
+    """One thing that happened to a job."""
+
+    time: datetime
+    event: str
+    """``submitted``, ``waiting``, ``granted``, ``started``, ``preempted``, ``completed``, ..."""
+    actor: str
+    epoch: int | None
+    nodes: list[str]
+    reason_code: str
+    reason: str

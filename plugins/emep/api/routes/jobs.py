@@ -15,7 +15,7 @@ from emep.api.answers import answers
 from emep.api.auth import Caller, Reader, Submitting, known_roles, may_edit_tasks
 from emep.api.batches import submit_all
 from emep.api.bodies import body_limit
-from emep.api.explain import explain
+from emep.api.explain import explain, explain_all
 from emep.api.guarded import GuardedRoute
 from emep.api.parameters import After, IfUnwanted, JobId, Limit, Reason, RuntimeDep, Text, Timeout
 from emep.api.permissions import JobChanger
@@ -24,7 +24,7 @@ from emep.ledger.long_poll import JOBS
 from emep.settings import Settings
 from emep.wire.base import JobState
 from emep.wire.errors import ForbiddenError, InvalidError
-from emep.wire.jobs import Changes, Explanation, JobRequest, JobView, Page
+from emep.wire.jobs import Changes, Explanation, Explanations, JobRequest, JobView, Page
 from emep.wire.operations import BatchAnswer, BatchRequest, ReasonRequest
 
 router = APIRouter(tags=["jobs"], route_class=GuardedRoute)
@@ -173,6 +173,17 @@ def _ids(text: str | None) -> list[str] | None:
     return ids
 
 
+@router.get("/jobs:explain", summary="Why several jobs wait")
+def explain_jobs(
+    _: Reader,
+    runtime: RuntimeDep,
+    ids: Annotated[str, Query(description="These jobs, separated by commas.", max_length=450_000)],
+) -> Explanations:
+    """The explanations of several jobs at once, out of one plan; those that are not known are left out."""
+    jobs = runtime.ledger.jobs.jobs_named(_ids(ids) or [])
+    return Explanations(items=explain_all(jobs, runtime.runner.planner, runtime.ledger.context.policy))
+
+
 @router.get("/jobs/{job_id}", summary="One job")
 def get_job(job_id: JobId, _: Reader, runtime: RuntimeDep) -> JobView:
     """The job as it is now."""
@@ -205,6 +216,13 @@ def job_log(job_id: JobId, _: Reader, runtime: RuntimeDep) -> StreamingResponse:
 def explain_job(job_id: JobId, _: Reader, runtime: RuntimeDep) -> Explanation:
     """Explain the job: all that blocks it, its position, each term of its score, and when it may start."""
     return explain(runtime.ledger.jobs.get(job_id), runtime.runner.planner, runtime.ledger.context.policy)
+
+
+@router.get("/jobs/{job_id}/events", summary="What happened to a job")
+def job_events(job_id: JobId, _: Reader, runtime: RuntimeDep, limit: Limit = 200) -> Page:
+    """Its events, newest first: submitted, granted, preempted, ended, each with its reason."""
+    events = runtime.ledger.jobs.job_events(job_id, limit)
+    return Page(items=events, total=len(events))
 
 
 @router.post("/jobs/{job_id}/requeue", summary="Put a job back into the queue")

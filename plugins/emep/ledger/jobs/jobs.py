@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import ColumnElement, true
+from sqlalchemy import ColumnElement, select, true
 
 from emep.ledger.context import LedgerContext
 from emep.ledger.jobs.outcomes import JobOutcomes
 from emep.ledger.store.database import Transaction
 from emep.ledger.store.repository import changed_jobs, clock_row, count_and_page, get_job, jobs_by_id
-from emep.ledger.store.tables import Job
-from emep.ledger.store.views import job_view, job_views
+from emep.ledger.store.tables import Event, Job
+from emep.ledger.store.views import event_view, job_view, job_views
 from emep.wire.base import ENDED_STATES, JobState
 from emep.wire.errors import ConflictError
-from emep.wire.jobs import Changes, JobView, Page
+from emep.wire.jobs import Changes, EventView, JobView, Page
 
 MAX_CHANGES = 500
 
@@ -52,6 +52,19 @@ class Jobs:
         """One job; NotFoundError where there is none."""
         with self._context.database.read() as session:
             return job_view(session, get_job(session, job_id))
+
+    def jobs_named(self, ids: Collection[str]) -> list[JobView]:
+        """The jobs of these ids in their order; those that are not there are left out."""
+        with self._context.database.read() as session:
+            by_id = {job.id: job for job in jobs_by_id(session, ids)}
+            return job_views(session, [by_id[name] for name in ids if name in by_id])
+
+    def job_events(self, job_id: str, limit: int = 200) -> list[EventView]:
+        """What happened to a job, newest first; NotFoundError where there is none."""
+        with self._context.database.read() as session:
+            get_job(session, job_id)
+            of_job = select(Event).where(Event.job_id == job_id).order_by(Event.id.desc()).limit(limit)
+            return [event_view(row) for row in session.scalars(of_job)]
 
     def page(
         self,

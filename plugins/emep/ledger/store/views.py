@@ -10,11 +10,11 @@ from sqlalchemy.orm import Session
 
 from emep.ledger.states import CheckState
 from emep.ledger.store.repository import chunks
-from emep.ledger.store.tables import Allocation, AllocationGpu, AllocationNode, Gpu, Job, Node
+from emep.ledger.store.tables import Allocation, AllocationGpu, AllocationNode, Event, Gpu, Job, Node
 from emep.scheduling.model import GpuState
 from emep.wire.allocations import AllocationView
 from emep.wire.base import JobState
-from emep.wire.jobs import AirflowTask, GpuRef, JobView
+from emep.wire.jobs import AirflowTask, EventView, GpuRef, JobView
 from emep.wire.nodes import GpuView, NodeView
 
 _DOUBTED = (CheckState.OUT.value, CheckState.PROBATION.value)
@@ -88,6 +88,20 @@ def _job_view(job: Job, allocation: Allocation | None) -> JobView:
         result=job.result,
         airflow=task,
         last_checkpoint=job.last_checkpoint,
+    )
+
+
+def event_view(row: Event) -> EventView:
+    """One event of a job's history."""
+    nodes = (row.data or {}).get("nodes") or ([row.node] if row.node else [])
+    return EventView(
+        time=_moment(row.time),
+        event=row.event,
+        actor=row.actor,
+        epoch=row.epoch,
+        nodes=[str(node) for node in nodes],
+        reason_code=row.reason_code,
+        reason=row.reason,
     )
 
 
