@@ -67,7 +67,7 @@ def render(nodes: Sequence[Node], replays: Sequence[Replay], title: str) -> str:
         sections.append(gantt(f"GPUs by NVLink group{suffix}", nodes, replay.recording, span))
         sections.append(_shares(replay, span, suffix))
         sections.append(_groups_table(replay, suffix))
-    page = resources.files("emep.simulation").joinpath("report_page.html").read_text(encoding="utf-8")
+    page = resources.files("emep.simulation.report").joinpath("report_page.html").read_text(encoding="utf-8")
     return page.replace("{{title}}", escape(title)).replace("{{body}}", "\n".join(filter(None, sections)))
 
 
