@@ -11,7 +11,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = [ROOT / "requirements.lock", ROOT / "requirements" / "uv.txt"]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "docker" / "README.md"]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "docker" / "README.md",
+]
 
 
 def _requirements(lock: Path) -> dict[str, str]:
@@ -58,6 +63,53 @@ def test_links_and_pictures_of_the_documents_lead_to_files(document: Path) -> No
         if "://" not in target and not (document.parent / target).exists():
             broken.append(target)
     assert broken == []
+
+
+def _code(document: Path) -> list[str]:
+    """What the document prints as code within its sentences."""
+    return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", document.read_text())
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_the_documents_name_are_there(document: Path) -> None:
+    inside = re.compile(r"(?:plugins|include|tests|dags|docs|docker|requirements)/[\w./-]*(?:::\w+)?")
+    named = [text.split("::")[0] for text in _code(document) if inside.fullmatch(text)]
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_that_the_documents_name_are_there(document: Path) -> None:
+    words = [text.removeprefix("python -m ").split(" ")[0] for text in _code(document)]
+    named = [word for word in words if re.fullmatch(r"(?:emep|engines|tests)(?:\.\w+)+", word)]
+    assert [name for name in named if name not in NO_MODULES and not _is_defined(name)] == []
+
+
+NO_MODULES = {"emep.audit", "emep.kubeconfig", "engines.Dockerfile"}
+"""A logger and files whose names look like a module's."""
+
+
+def _is_defined(name: str) -> bool:
+    """Whether the name is a package's or a module's, or stands in the module that its beginning names."""
+    parts = name.split(".")
+    place = ROOT / {"emep": "plugins", "engines": "include", "tests": ""}[parts[0]]
+    for count in range(len(parts), 0, -1):
+        path = place.joinpath(*parts[:count])
+        if path.is_dir() and count == len(parts):
+            return True
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if file.is_file():
+            text = file.read_text()
+            return all(re.search(rf"\b{part}\b", text) for part in parts[count:])
+    return False
+
+
+@pytest.mark.parametrize("room", ["emep", "emep.ledger"])
+def test_the_floor_plan_is_the_contract_that_lint_checks(room: str) -> None:
+    rows = re.findall(r"^\| \d+ \| ([^|]+) \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
+    plan = [frozenset(re.findall(rf"`{room}\.(\w+)`", row)) for row in rows]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [one["layers"] for one in contracts if one.get("containers") == [room]]
+    assert [floor for floor in plan if floor] == [frozenset(floor.split(" | ")) for floor in layers]
 
 
 def test_make_help_lists_every_target() -> None:

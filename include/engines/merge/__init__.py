@@ -1,1 +1,1 @@
-"""MergeEngine: recipes (``recipe``), plans (``plan``), ``methods``, ``engine`` and ``in_memory``."""
+"""MergeEngine: recipes (``recipe``), ``methods``, plans (``plan``), and ``run``, which carries a plan out."""
