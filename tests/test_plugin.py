@@ -113,9 +113,8 @@ def test_a_task_links_to_its_job_and_its_jobs_log() -> None:
 
 
 def test_links_stand_below_the_path_that_airflow_is_served_at(monkeypatch) -> None:
-    from emep.airflow.links import JobLink
-
     from emep.operators.fair_share import FairShareGpuOperator
+    from emep.operators.links import JobLink
 
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://example.org/airflow/")
     operator = FairShareGpuOperator(task_id="t", engine="merge")
